@@ -1,0 +1,21 @@
+"""Checkpoints: tensor names, shard reading, checks, synthetic weights, download, inspection."""
+
+from di_engine.checkpoint.load import open_checkpoint
+from di_engine.checkpoint.memory import MemoryNeed, Resident, check_memory, weight_memory
+from di_engine.checkpoint.names import ALL_PARTS, Part, TensorSpec, expected_tensors
+from di_engine.checkpoint.source import ProgressCallback, ShardSource, TensorSource
+
+__all__ = [
+    "ALL_PARTS",
+    "MemoryNeed",
+    "Part",
+    "ProgressCallback",
+    "Resident",
+    "ShardSource",
+    "TensorSource",
+    "TensorSpec",
+    "check_memory",
+    "expected_tensors",
+    "open_checkpoint",
+    "weight_memory",
+]
