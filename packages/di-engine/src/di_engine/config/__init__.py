@@ -1,5 +1,12 @@
 """Configuration: what the model is (`ModelConfig`) and how it is run (`EngineConfig`)."""
 
+from di_engine.config.engine_config import (
+    CacheSection,
+    EngineConfig,
+    ModelSection,
+    ObservabilitySection,
+    SchedulerSection,
+)
 from di_engine.config.engram_primes import engram_primes
 from di_engine.config.model_config import (
     ModelConfig,
@@ -9,9 +16,14 @@ from di_engine.config.model_config import (
 )
 
 __all__ = [
+    "CacheSection",
+    "EngineConfig",
     "ModelConfig",
+    "ModelSection",
+    "ObservabilitySection",
     "QuantizationConfig",
     "RopeScaling",
+    "SchedulerSection",
     "VisionConfig",
     "engram_primes",
 ]

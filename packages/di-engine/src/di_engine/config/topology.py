@@ -137,8 +137,8 @@ def _check_segments(config: ModelConfig) -> Iterator[str]:
         if not config.is_index_source(kv_source):
             yield (
                 f"`index_source_layer_ids`: {list(config.index_source_layer_ids)} lacks layer "
-                f"{kv_source} of `kv_source_layer_ids`; entries selected among another layer's keys "
-                "would be used there, supported: every KV source is an index source"
+                f"{kv_source} of `kv_source_layer_ids`; it would use entries selected among "
+                "another layer's keys, supported: every KV source is an index source"
             )
     for layer in range(config.num_hidden_layers):
         ratio = config.ratio(layer)

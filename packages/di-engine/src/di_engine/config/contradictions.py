@@ -1,0 +1,89 @@
+"""Rules between fields of `EngineConfig`, and between it and the model.
+
+Every problem names both fields, their values, and values that would work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from di_engine.config.model_config import ModelConfig
+
+if TYPE_CHECKING:
+    from di_engine.config.engine_config import EngineConfig
+
+__all__ = ["check_engine", "check_engine_with_model"]
+
+
+def check_engine(config: EngineConfig) -> list[str]:
+    """Returns the contradictions that show without knowing the model."""
+    return [*_check_step_size(config), *_check_cache(config)]
+
+
+def check_engine_with_model(config: EngineConfig, model: ModelConfig) -> list[str]:
+    """Returns the contradictions of a filled configuration with the model and within itself."""
+    return [*_check_step_size(config), *_check_length(config, model)]
+
+
+def _check_step_size(config: EngineConfig) -> Iterator[str]:
+    scheduler = config.scheduler
+    step, length = scheduler.max_tokens_per_step, config.model.max_model_len
+    if step is None:
+        return
+    if step < scheduler.max_running:
+        yield (
+            f"`scheduler.max_tokens_per_step`: {step} and `scheduler.max_running`: "
+            f"{scheduler.max_running}: a decode step has one row per running request; use "
+            f"`scheduler.max_tokens_per_step` of at least {scheduler.max_running}, or "
+            f"`scheduler.max_running` of at most {step}"
+        )
+    if step < scheduler.min_chunk:
+        yield (
+            f"`scheduler.max_tokens_per_step`: {step} and `scheduler.min_chunk`: "
+            f"{scheduler.min_chunk}: no chunk fits into a step; use `scheduler.min_chunk` of at "
+            f"most {step}"
+        )
+    if not scheduler.chunked_prefill and length is not None and step < length:
+        yield (
+            f"`scheduler.max_tokens_per_step`: {step} and `model.max_model_len`: {length} with "
+            "`scheduler.chunked_prefill`: false: a whole prompt must fit into a step; use "
+            f"`scheduler.max_tokens_per_step` of at least {length}, `model.max_model_len` of at "
+            f"most {step}, or `scheduler.chunked_prefill`: true"
+        )
+
+
+def _check_cache(config: EngineConfig) -> Iterator[str]:
+    cache = config.cache
+    if cache.storage == "compute" and cache.global_format is not None:
+        yield (
+            f"`cache.global_format`: {cache.global_format} and `cache.storage`: compute: only "
+            "packed records have a format; use `cache.storage`: packed, or leave "
+            "`cache.global_format` out"
+        )
+    if cache.num_blocks is not None and "memory_fraction" in cache.model_fields_set:
+        yield (
+            f"`cache.num_blocks`: {cache.num_blocks} and `cache.memory_fraction`: "
+            f"{cache.memory_fraction}: both decide the size of the pool; leave one of them out"
+        )
+
+
+def _check_length(config: EngineConfig, model: ModelConfig) -> Iterator[str]:
+    length, limit = config.model.max_model_len, model.max_position_embeddings
+    if length is None:
+        return
+    if length > limit:
+        yield (
+            f"`model.max_model_len`: {length} and `max_position_embeddings`: {limit} of the model; "
+            f"use `model.max_model_len` of at most {limit}"
+        )
+    size, blocks = config.cache.block_size, config.cache.num_blocks
+    # One block is reserved for rows without a request.
+    needed = -(-length // size) + 1
+    if blocks is not None and blocks < needed:
+        yield (
+            f"`cache.num_blocks`: {blocks} and `model.max_model_len`: {length}: one request of "
+            f"full length needs {needed} blocks of {size} tokens (one is reserved); use "
+            f"`cache.num_blocks` of at least {needed}, or `model.max_model_len` of at most "
+            f"{(blocks - 1) * size}"
+        )
