@@ -1,0 +1,58 @@
+"""The tensor operations of DeepSeek-V4.1, each with a readable torch reference, behind one registry of backends.
+
+`ops.<name>(...)` checks its arguments, picks the backend that serves the call and runs it. The references are the
+fallback on every device and the oracle the faster backends are checked against (`python -m di_kernels check`).
+"""
+
+from di_kernels import ops
+from di_kernels.errors import (
+    BackendMissingError,
+    KernelError,
+    NotDifferentiableError,
+    UnknownBackendError,
+    UnknownOpError,
+    UnsupportedDeviceError,
+    UnsupportedDtypeError,
+    UnsupportedShapeError,
+)
+from di_kernels.records import RecordPool
+from di_kernels.registry import (
+    Backend,
+    Service,
+    SizeRule,
+    backends,
+    describe,
+    is_supported,
+    op_names,
+    serving_backend,
+    use_backend,
+)
+from di_kernels.weights import MXFP4Weight, MXFP8Weight, QuantizedWeight, Weight
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Backend",
+    "BackendMissingError",
+    "KernelError",
+    "MXFP4Weight",
+    "MXFP8Weight",
+    "NotDifferentiableError",
+    "QuantizedWeight",
+    "RecordPool",
+    "Service",
+    "SizeRule",
+    "UnknownBackendError",
+    "UnknownOpError",
+    "UnsupportedDeviceError",
+    "UnsupportedDtypeError",
+    "UnsupportedShapeError",
+    "Weight",
+    "backends",
+    "describe",
+    "is_supported",
+    "op_names",
+    "ops",
+    "serving_backend",
+    "use_backend",
+]

@@ -1,0 +1,33 @@
+"""Errors of this package. Wrong shapes and dtypes of an argument are `ValueError` and `TypeError`."""
+
+
+class KernelError(Exception):
+    """Base class of every error this package defines."""
+
+
+class UnknownOpError(KernelError):
+    """No op of that name is registered."""
+
+
+class UnknownBackendError(KernelError):
+    """No op has a backend of that name."""
+
+
+class BackendMissingError(KernelError):
+    """The backend exists, but a library it needs cannot be imported here."""
+
+
+class UnsupportedDeviceError(KernelError):
+    """The chosen backend does not serve this device or compute capability."""
+
+
+class UnsupportedDtypeError(KernelError):
+    """The chosen backend does not serve this dtype."""
+
+
+class UnsupportedShapeError(KernelError):
+    """The chosen backend does not serve these sizes."""
+
+
+class NotDifferentiableError(KernelError):
+    """The chosen backend has no gradient and one was asked for."""

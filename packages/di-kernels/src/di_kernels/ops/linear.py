@@ -1,0 +1,191 @@
+"""Linear layers: dense, MXFP8 and MXFP4 weights, activations as they are or quantised to MXFP8.
+
+The quantised product is y[t,o] = sum over groups g of 32 of 2^(a[t,g] + w[o,g]) * sum over i in g of qa[t,i] * qw[o,i]
+(DeepSeek-V4.1 reference `inference/kernel.py`). A code times its power of two is exact in bfloat16, so the product of
+the dequantised matrices is the same sum; accumulation is at least float32, with one rounding to the result's dtype.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from di_kernels.checks import check_shape
+from di_kernels.formats import E4M3_MAX, MXFP8_FLOOR, divide_by_power_of_two, mxfp4_encode
+from di_kernels.matmul import matmul_rows
+from di_kernels.numerics import widen
+from di_kernels.ops.quantize import mxfp8_fake_quantize
+from di_kernels.registry import Op
+from di_kernels.weights import MXFP8_TILE, MXFP4Weight, MXFP8Weight, Weight
+
+
+def linear(
+    x: torch.Tensor,
+    weight: Weight,
+    *,
+    quantize_input: bool = False,
+    out_dtype: torch.dtype | None = None,
+    batch_invariant: bool = False,
+) -> torch.Tensor:
+    """`x @ weight.T` without bias.
+
+    The product runs in the promoted dtype of `x`, a dense `weight` and `out_dtype`: bfloat16 rows with a float32
+    weight, or with `out_dtype=torch.float32`, give the float32 product of their exact values.
+
+    Args:
+        x: Rows, shape (..., size), float32, float64 or bfloat16.
+        weight: Shape (out_size, size): dense, `MXFP8Weight` or `MXFP4Weight`.
+        quantize_input: Quantise `x` to MXFP8 in groups of 32 first, as the release does for its FP8 and FP4 weights.
+        out_dtype: Dtype of the result; the dtype of `x` when None.
+        batch_invariant: A row's bits do not depend on the other rows.
+
+    Returns:
+        Shape (..., out_size).
+
+    Raises:
+        ValueError: The sizes do not match, or `quantize_input` with a size that is not a multiple of 32.
+        TypeError: A dtype that is not served.
+    """
+    check_shape("weight", weight, (None, x.shape[-1]))
+    run = _linear_op(weight).select(x, size=x.shape[-1], out_size=weight.shape[0])
+    return run(x, weight, quantize_input, out_dtype or x.dtype, batch_invariant)
+
+
+def grouped_linear(
+    x: torch.Tensor,
+    weight: torch.Tensor | MXFP8Weight,
+    *,
+    out_dtype: torch.dtype | None = None,
+    batch_invariant: bool = False,
+) -> torch.Tensor:
+    """Block-diagonal product: group g of every row with matrix g (the first output projection of attention).
+
+    Args:
+        x: Shape (num_rows, groups, size), float32, float64 or bfloat16.
+        weight: Dense, shape (groups, out_size, size) or (groups * out_size, size), or `MXFP8Weight` of the latter.
+        out_dtype: Dtype of the result; the dtype of `x` when None.
+        batch_invariant: A row's bits do not depend on the other rows.
+
+    Returns:
+        Shape (num_rows, groups, out_size).
+
+    Raises:
+        ValueError: The sizes do not match.
+    """
+    check_shape("x", x, (None, None, None))
+    groups, size = x.shape[1:]
+    if len(weight.shape) == 2 and weight.shape[0] % groups:
+        raise ValueError(
+            f"invalid shape of `weight`: expected a multiple of {groups} rows, got: {weight.shape[0]}"
+        )
+    check_shape("weight", weight, (None, size) if len(weight.shape) == 2 else (groups, None, size))
+    run = _GROUPED_LINEAR.select(x, size=size, groups=groups)
+    return run(x, weight, out_dtype or x.dtype, batch_invariant)
+
+
+def mxfp8_weight_dequantize(
+    weight: MXFP8Weight, dtype: torch.dtype = torch.float32
+) -> torch.Tensor:
+    """Dense values of a weight with 32 x 32 tiles, shape (rows, columns)."""
+    return _MXFP8_WEIGHT_DEQUANTIZE.select(weight.data)(weight, dtype)
+
+
+def mxfp8_weight_quantize(weight: torch.Tensor) -> MXFP8Weight:
+    """Quantises a matrix in 32 x 32 tiles; values that the format represents come back unchanged.
+
+    Args:
+        weight: Shape (rows, columns), float32, float64 or bfloat16.
+
+    Returns:
+        The weight; partial tiles at the edges have their own scale.
+    """
+    check_shape("weight", weight, (None, None))
+    rows, columns = weight.shape
+    padded = torch.nn.functional.pad(
+        widen(weight), (0, -columns % MXFP8_TILE, 0, -rows % MXFP8_TILE)
+    )
+    tiles = padded.unflatten(1, (-1, MXFP8_TILE)).unflatten(0, (-1, MXFP8_TILE)).transpose(1, 2)
+    flat = tiles.flatten(-2)
+    largest = flat.abs().amax(-1).clamp_min(MXFP8_FLOOR)
+    scaled, scale = divide_by_power_of_two(flat, largest, E4M3_MAX)
+    codes = scaled.view_as(tiles).transpose(1, 2).flatten(2).flatten(0, 1)
+    return MXFP8Weight(codes[:rows, :columns].to(torch.float8_e4m3fn).contiguous(), scale)
+
+
+def mxfp4_weight_quantize(weight: torch.Tensor) -> MXFP4Weight:
+    """Quantises matrices in groups of 32 columns; values that the format represents come back unchanged.
+
+    Args:
+        weight: Shape (..., rows, columns), columns a multiple of 32, float32, float64 or bfloat16.
+    """
+    return MXFP4Weight(*mxfp4_encode(weight))
+
+
+# --- Reference -------------------------------------------------------------------------------------------------------
+
+
+def _linear(
+    x: torch.Tensor,
+    weight: Weight,
+    quantize_input: bool,
+    out_dtype: torch.dtype,
+    batch_invariant: bool,
+) -> torch.Tensor:
+    """Product with the dense values of the weight."""
+    if quantize_input:
+        x = mxfp8_fake_quantize(x)
+    compute = torch.promote_types(x.dtype, out_dtype)
+    if isinstance(weight, torch.Tensor):
+        compute = torch.promote_types(compute, weight.dtype)
+        dense = weight.to(compute)
+    else:
+        dense = weight.dequantize(compute)
+    rows = x.to(compute)
+    if not batch_invariant:
+        return torch.nn.functional.linear(rows, dense).to(out_dtype)
+    product = matmul_rows(rows.reshape(-1, x.shape[-1]), dense, batch_invariant=True)
+    return product.view(*x.shape[:-1], dense.shape[0]).to(out_dtype)
+
+
+def _linear_op(weight: Weight) -> Op[[torch.Tensor, Weight, bool, torch.dtype, bool], torch.Tensor]:
+    if isinstance(weight, torch.Tensor):
+        return _LINEAR
+    return _MXFP8_LINEAR if isinstance(weight, MXFP8Weight) else _MXFP4_LINEAR
+
+
+def _grouped_linear(
+    x: torch.Tensor,
+    weight: torch.Tensor | MXFP8Weight,
+    out_dtype: torch.dtype,
+    batch_invariant: bool,
+) -> torch.Tensor:
+    """One product per group."""
+    compute = torch.promote_types(x.dtype, out_dtype)
+    dense = weight.to(compute) if isinstance(weight, torch.Tensor) else weight.dequantize(compute)
+    dense = dense.view(x.shape[1], -1, x.shape[2])
+    groups = x.to(compute).transpose(0, 1)
+    if batch_invariant:
+        products = [
+            matmul_rows(group, matrix, batch_invariant=True)
+            for group, matrix in zip(groups, dense, strict=True)
+        ]
+        return torch.stack(products, dim=1).to(out_dtype)
+    return torch.bmm(groups, dense.transpose(1, 2)).transpose(0, 1).to(out_dtype)
+
+
+def _mxfp8_weight_dequantize(weight: MXFP8Weight, dtype: torch.dtype) -> torch.Tensor:
+    """Codes times the power of two of their tile."""
+    return weight.dequantize(dtype)
+
+
+_LINEAR = Op("linear", _linear, determinism="row_invariant_on_request")
+_MXFP8_LINEAR = Op("mxfp8_linear", _linear, determinism="row_invariant_on_request")
+_MXFP4_LINEAR = Op("mxfp4_linear", _linear, determinism="row_invariant_on_request")
+_GROUPED_LINEAR = Op(
+    "grouped_linear", _grouped_linear, determinism="row_invariant_on_request"
+)
+_MXFP8_WEIGHT_DEQUANTIZE = Op(
+    "mxfp8_weight_dequantize",
+    _mxfp8_weight_dequantize,
+    dtypes=(torch.float8_e4m3fn,),
+    is_differentiable=False,
+)
