@@ -1,12 +1,13 @@
-"""Hatch environment collector: picks the environment of `hatch run demo`, and checks for cargo early.
+"""Hatch environment collector: picks the environment of `hatch run demo`, looks for cargo early.
 
-Hatch runs the script of `hatch run NAME` in the environment `default` unless told otherwise, and makes that
-environment first. `default` holds deepseek-recipe, which is built with cargo. So this collector (loaded by hatch
-itself, see `hatch.toml`) does two things before any environment is made:
+Hatch runs the script of `hatch run NAME` in the environment `default` unless told otherwise, and
+makes that environment first. `default` holds deepseek-recipe, which is built with cargo. So this
+collector (loaded by hatch itself, see `hatch.toml`) does two things before any environment is
+made:
 
-- `hatch run demo`, without an environment named, starts over in the environment `demo`, which needs no Rust. Only
-  documented switches of hatch are used: `HATCH_ENV`, and `HATCH_VERBOSE` while the environment does not exist yet, so
-  that the installer shows what it downloads.
+- `hatch run demo`, without an environment named, starts over in the environment `demo`, which
+  needs no Rust. Only documented switches of hatch are used: `HATCH_ENV`, and `HATCH_VERBOSE`
+  while the environment does not exist yet, so that the installer shows what it downloads.
 - An environment that does need cargo is refused in one line when cargo is missing.
 """
 
@@ -33,7 +34,7 @@ class RepositoryEnvironments(EnvironmentCollectorInterface):
         """Acts on the hatch command that is being run, before its environment is made.
 
         Args:
-            config: The tables of `[envs]` by name, not yet merged with their templates. Not changed.
+            config: The tables of `[envs]` by name, templates not merged. Not changed.
 
         Raises:
             SystemExit: With the exit code of the demo, after it ran in its own environment.
@@ -58,8 +59,8 @@ class RepositoryEnvironments(EnvironmentCollectorInterface):
         if not Path(self.root, config[DEMO]["path"]).exists():
             variables["HATCH_VERBOSE"] = "1"
             click.echo(
-                f"demo: making its environment in {config[DEMO]['path']} (once). PyTorch and its libraries are "
-                "downloaded now, 1 to 4 GB by platform, and kept in uv's cache.",
+                f"demo: making its environment in {config[DEMO]['path']} (once). PyTorch and its "
+                "libraries are downloaded now, 1 to 4 GB by platform, and kept in uv's cache.",
                 err=True,
             )
         command = [sys.executable, "-m", "hatch", *sys.argv[1:]]
@@ -73,8 +74,8 @@ class MissingCargoError(click.ClickException):
 
     def __init__(self, environment: str) -> None:
         super().__init__(
-            f"environment `{environment}` builds packages/deepseek-recipe, and `cargo` is not on PATH: install Rust "
-            "(https://rustup.rs), or use `hatch run demo`, which needs none"
+            f"environment `{environment}` builds packages/deepseek-recipe, and `cargo` is not on "
+            "PATH: install Rust (https://rustup.rs), or use `hatch run demo`, which needs none"
         )
 
 
