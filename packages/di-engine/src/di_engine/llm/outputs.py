@@ -27,13 +27,14 @@ class Logprob:
 
     Attributes:
         logprob: Natural logarithm; minus infinity for a token that a filter removed.
-        rank: 1 for the most likely token; equal values are ordered by ascending id.
+        rank: 1 for the most likely token, equal values by ascending id; None for a token that is not
+            among the alternatives asked for.
         decoded_token: The token's own text; a lone part of a character reads as U+FFFD. None when
             the request does not make text.
     """
 
     logprob: float
-    rank: int
+    rank: int | None
     decoded_token: str | None = None
 
 
@@ -68,13 +69,11 @@ class RequestMetrics:
         arrival_s: When the request was submitted.
         first_token_s: When its first token was known on the host.
         finished_s: When it ended.
-        num_steps: Model steps that carried rows of this request.
     """
 
     arrival_s: float
     first_token_s: float | None = None
     finished_s: float | None = None
-    num_steps: int = 0
 
 
 @dataclass(slots=True)

@@ -42,10 +42,11 @@ class SamplingParams:
         repetition_penalty: Divides positive and multiplies negative logits of tokens in the prompt
             or output; above 0, 1 does nothing.
         logit_bias: Token id to a number added to its logit.
+        allowed_token_ids: The only token ids that may be generated; None allows all.
         banned_token_ids: Token ids that are never generated.
         seed: Seed of the counter-based noise, any integer, taken modulo 2**64. The same seed gives
-            the same tokens whatever else runs. None draws a fresh seed. Completion `i` of `n` uses
-            `seed + i`.
+            the same tokens whatever else runs. None takes a seed of its own, made from the
+            engine's `seed` and the request's number. Completion `i` of `n` uses `seed + i`.
         max_tokens: Most tokens to generate, at least 1.
         min_tokens: Until this many tokens exist, end-of-sequence and `stop_token_ids` are not
             generated, and a `stop` string does not end the request.
@@ -74,6 +75,7 @@ class SamplingParams:
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
     logit_bias: Mapping[int, float] | None = None
+    allowed_token_ids: Sequence[int] | None = None
     banned_token_ids: Sequence[int] | None = None
     seed: int | None = None
     max_tokens: int = 16
@@ -158,7 +160,7 @@ class SamplingParams:
 
     def _ids_outside(self, vocab_size: int) -> list[tuple[str, str]]:
         found = []
-        for name in ("logit_bias", "banned_token_ids", "stop_token_ids"):
+        for name in ("logit_bias", "allowed_token_ids", "banned_token_ids", "stop_token_ids"):
             bad = [int(i) for i in getattr(self, name) or () if not 0 <= int(i) < vocab_size]
             if bad:
                 found.append(
@@ -168,8 +170,13 @@ class SamplingParams:
                         f"{', '.join(map(str, bad[:5]))}{' ...' if len(bad) > 5 else ''}",
                     )
                 )
-        if len({int(i) for i in self.banned_token_ids or ()}) >= vocab_size and not found:
-            found.append(("banned_token_ids", "`banned_token_ids` leaves no token to generate"))
+        banned = {int(i) for i in self.banned_token_ids or ()}
+        allowed = self.allowed_token_ids
+        choices = range(vocab_size) if allowed is None else {int(i) for i in allowed}
+        if not found and not any(token_id not in banned for token_id in choices):
+            found.append(
+                ("banned_token_ids", "`banned_token_ids` leaves no token that may be generated")
+            )
         return found
 
 
@@ -257,6 +264,10 @@ _RULES: dict[str, _Rule] = {
     "frequency_penalty": _PENALTY,
     "repetition_penalty": ("a finite number above 0", _real(lambda x: x > 0)),
     "logit_bias": ("None or a mapping from token id to a finite number", _optional(_is_bias)),
+    "allowed_token_ids": (
+        "None or a list of one token id or more",
+        _optional(lambda value: _are_ids(value) and len(value) > 0),
+    ),
     "banned_token_ids": _IDS,
     "seed": ("None or an integer", _optional(_is_int)),
     "max_tokens": _ONE_TO_MAX,

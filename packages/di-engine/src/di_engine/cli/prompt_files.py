@@ -1,0 +1,103 @@
+"""Prompts from arguments, files and standard input."""
+
+from __future__ import annotations
+
+import json
+import select
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from di_engine.errors import InvalidRequestError
+
+__all__ = ["CommandRequest", "read_requests"]
+
+
+@dataclass(frozen=True, slots=True)
+class CommandRequest:
+    """One request of a command line.
+
+    Attributes:
+        prompt: A prompt in any form that `LLM.generate` takes.
+        sampling: Fields of `SamplingParams`.
+    """
+
+    prompt: Any
+    sampling: dict[str, Any]
+
+
+def read_requests(
+    prompts: list[str], input_file: Path | None, sampling: dict[str, Any]
+) -> list[CommandRequest | InvalidRequestError]:
+    """Collects the requests of a command.
+
+    Args:
+        prompts: Prompts given as arguments; `-` is standard input.
+        input_file: One prompt, or one JSON value per line if it ends in `.jsonl`; `-` is standard
+            input.
+        sampling: Sampling parameters from flags; a JSON object may override each.
+
+    Returns:
+        Requests in order, none if nothing was given at all; a line that is no request is an error
+        in its place.
+    """
+    if prompts and input_file is not None:
+        raise typer.BadParameter("give prompts or `--input`, not both", param_hint="--input")
+    if input_file is not None:
+        text = sys.stdin.read() if str(input_file) == "-" else _read_file(input_file)
+        if input_file.suffix == ".jsonl":
+            lines = enumerate(text.splitlines(), start=1)
+            return [_from_json(line, number, sampling) for number, line in lines if line.strip()]
+        return [CommandRequest(text.removesuffix("\n"), sampling)]
+    if not prompts and _has_waiting_input() and (text := sys.stdin.read()):
+        return [CommandRequest(text.removesuffix("\n"), sampling)]
+    return [
+        CommandRequest(sys.stdin.read().removesuffix("\n") if p == "-" else p, sampling)
+        for p in prompts
+    ]
+
+
+def _read_file(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise typer.BadParameter(
+            f"cannot read `{path}`: {error.strerror}", param_hint="--input"
+        ) from None
+    except UnicodeDecodeError as error:
+        raise typer.BadParameter(
+            f"`{path}` is not UTF-8: byte {error.start}", param_hint="--input"
+        ) from None
+
+
+def _from_json(
+    line: str, number: int, sampling: dict[str, Any]
+) -> CommandRequest | InvalidRequestError:
+    try:
+        value = json.loads(line)
+    except json.JSONDecodeError as error:
+        return InvalidRequestError(f"line {number} is not JSON: {error}", param="prompt")
+    if isinstance(value, str | list):
+        return CommandRequest(value, sampling)
+    if not isinstance(value, dict):
+        return InvalidRequestError(
+            f"line {number} must be an object, text or a list of token ids: got {line.strip()}",
+            param="prompt",
+        )
+    prompt = {key: value.pop(key) for key in ("prompt", "prompt_token_ids") if key in value}
+    if isinstance(value.get("logit_bias"), dict):
+        value["logit_bias"] = {
+            int(key) if key.isdecimal() else key: bias for key, bias in value["logit_bias"].items()
+        }
+    return CommandRequest(prompt, {**sampling, **value})
+
+
+def _has_waiting_input() -> bool:
+    """Whether something was piped in. An idle pipe is not waited for: `-` does that."""
+    try:
+        return not sys.stdin.isatty() and bool(select.select([sys.stdin], [], [], 0)[0])
+    except (ValueError, OSError):
+        return False

@@ -1,0 +1,210 @@
+"""Builds an engine from its configuration: device, model, cache, scheduler, runner."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from di_scheduler import Scheduler, SchedulerConfig
+
+from di_engine.cache import Cache, CacheLayout
+from di_engine.checkpoint import dummy_source, open_checkpoint, resolve_model
+from di_engine.config import EngineConfig, ModelConfig
+from di_engine.core.engine import Engine
+from di_engine.core.step_timer import StepTimer
+from di_engine.errors import CapacityError, CheckpointError
+from di_engine.model.backbone import Backbone
+from di_engine.model.numerics import Numerics
+from di_engine.model.token_map import build_token_map, dummy_token_map
+from di_engine.platforms import Device, resolve_device
+from di_engine.runner.model_runner import ModelRunner
+from di_engine.tokenizer import Tokenizer
+
+__all__ = ["EngineParts", "LoadProgress", "assemble", "pool_blocks"]
+
+logger = logging.getLogger(__name__)
+
+LoadProgress = Callable[[int, int, str], None]
+"""Called with (bytes done, bytes in all, what) while weights are fetched or read."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineParts:
+    """An engine and what its users need beside it.
+
+    Attributes:
+        engine: The step loop.
+        config: Configuration with every default filled in.
+        model_config: The checkpoint's own configuration.
+        tokenizer: The checkpoint's tokenizer, or None if it has none.
+        device: Where the model runs.
+    """
+
+    engine: Engine
+    config: EngineConfig
+    model_config: ModelConfig
+    tokenizer: Tokenizer | None
+    device: Device
+
+
+def assemble(config: EngineConfig, progress: LoadProgress | None = None) -> EngineParts:
+    """Loads a model and builds the engine around it.
+
+    Raises:
+        ConfigError, CheckpointError, CapacityError, UnsupportedEnvironmentError: As the message
+            says; nothing is left behind.
+    """
+    device = resolve_device(config.device)
+    directory = resolve_model(config.model.path, config.model.revision, progress=progress)
+    model_config = ModelConfig.from_directory(directory)
+    config = config.with_model(model_config)
+    numerics = Numerics(
+        arithmetic=config.model.arithmetic,
+        cache_storage=config.cache.storage,
+        global_format=config.cache.global_format or model_config.global_format,
+        deterministic=config.deterministic,
+    )
+    tokenizer = _load_tokenizer(config, directory, model_config)
+    backbone = _load_backbone(
+        config, directory, model_config, numerics, device, tokenizer, progress
+    )
+    scheduler_config = _scheduler_config(config, model_config, numerics, device)
+    cache = Cache.allocate(
+        model_config,
+        numerics,
+        num_blocks=scheduler_config.num_blocks,
+        num_state_slots=scheduler_config.num_state_slots,
+        device=device.torch_device,
+    )
+    runner = ModelRunner(
+        backbone,
+        cache,
+        vocab_size=model_config.vocab_size,
+        history_len=max(0, model_config.engram_max_ngram_size - 1),
+        device=device.torch_device,
+    )
+    engine = Engine(
+        Scheduler(scheduler_config),
+        runner,
+        timer=StepTimer(),
+        log_every_steps=config.observability.log_every_steps,
+    )
+    return EngineParts(engine, config, model_config, tokenizer, device)
+
+
+def pool_blocks(
+    wanted: int, available_bytes: int, layout: CacheLayout, num_state_slots: int
+) -> int:
+    """Number of cache blocks that are wanted and fit.
+
+    Args:
+        wanted: Blocks at which no request can ever lack one.
+        available_bytes: Memory that the cache may take.
+        layout: Sizes of a block and of a state slot.
+        num_state_slots: State slots that come out of the same memory.
+
+    Raises:
+        CapacityError: If not even one block fits beside the state slots.
+    """
+    state_bytes = num_state_slots * layout.bytes_per_state_slot
+    fitting = (available_bytes - state_bytes) // max(1, layout.bytes_per_block)
+    if fitting < 2:
+        raise CapacityError(
+            f"the cache does not fit: {num_state_slots} state slots take {state_bytes} bytes and a "
+            f"block {layout.bytes_per_block}, {available_bytes} bytes are available; lower "
+            "`scheduler.max_running` or raise `cache.memory_fraction`"
+        )
+    return min(wanted, fitting)
+
+
+def _scheduler_config(
+    config: EngineConfig, model_config: ModelConfig, numerics: Numerics, device: Device
+) -> SchedulerConfig:
+    scheduler, cache = config.scheduler, config.cache
+    max_model_len = config.model.max_model_len
+    num_state_slots = math.floor(scheduler.max_running * cache.state_slot_ratio) + 2
+    num_blocks = cache.num_blocks
+    if num_blocks is None:
+        index = device.torch_device.index or 0
+        available = device.platform.available_memory(index) * cache.memory_fraction
+        per_request = math.ceil(max_model_len / cache.block_size) + 1
+        num_blocks = pool_blocks(
+            scheduler.max_running * per_request + 1,
+            int(available),
+            CacheLayout.from_config(model_config, numerics),
+            num_state_slots,
+        )
+    return SchedulerConfig(
+        max_model_len=max_model_len,
+        num_blocks=num_blocks,
+        max_running=scheduler.max_running,
+        max_tokens_per_step=scheduler.max_tokens_per_step,
+        block_size=cache.block_size,
+        num_state_slots=num_state_slots,
+        chunked_prefill=scheduler.chunked_prefill,
+        policy=scheduler.policy,
+        preemption=scheduler.preemption,
+        eos_token_ids=(model_config.eos_token_id,),
+        vocab_size=model_config.vocab_size,
+    )
+
+
+def _load_tokenizer(
+    config: EngineConfig, directory: Path, model_config: ModelConfig
+) -> Tokenizer | None:
+    source = Path(config.model.tokenizer) if config.model.tokenizer else directory
+    if not (source / "tokenizer.json").is_file():
+        if config.model.tokenizer:
+            raise CheckpointError(
+                f"`model.tokenizer` has no `tokenizer.json`: {source}; give the directory of a "
+                "tokenizer or leave it out"
+            )
+        logger.warning("`%s` has no `tokenizer.json`: only token ids can be served", source)
+        return None
+    return Tokenizer.from_directory(source, model_config)
+
+
+def _load_backbone(
+    config: EngineConfig,
+    directory: Path,
+    model_config: ModelConfig,
+    numerics: Numerics,
+    device: Device,
+    tokenizer: Tokenizer | None,
+    progress: LoadProgress | None,
+) -> Backbone:
+    if config.model.load_format == "dummy":
+        source = dummy_source(model_config, seed=config.seed)
+    else:
+        index = device.torch_device.index or 0
+        source = open_checkpoint(
+            directory,
+            model_config,
+            resident=str(numerics.compute_dtype).removeprefix("torch."),
+            available_bytes=device.platform.available_memory(index),
+            progress=progress,
+        )
+    with source:
+        return Backbone.load(
+            model_config,
+            source,
+            numerics,
+            device.torch_device,
+            token_map=_token_map(model_config, tokenizer),
+        )
+
+
+def _token_map(
+    model_config: ModelConfig, tokenizer: Tokenizer | None
+) -> npt.NDArray[np.int64] | torch.Tensor | None:
+    if not model_config.engram_layer_ids:
+        return None
+    if tokenizer is None:
+        return dummy_token_map(model_config)
+    return build_token_map(tokenizer.backend, model_config.vocab_size)

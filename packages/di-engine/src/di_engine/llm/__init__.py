@@ -1,0 +1,1 @@
+"""`LLM`, sampling parameters, outputs, stop strings and streaming."""

@@ -1,0 +1,232 @@
+"""`LLM`: offline generation in the calling thread."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from di_engine.config import EngineConfig
+from di_engine.core.assembly import LoadProgress, assemble
+from di_engine.core.engine import Engine
+from di_engine.errors import ConfigError, EngineStoppedError, InvalidRequestError
+from di_engine.llm.interrupts import deferred_interrupt
+from di_engine.llm.outputs import RequestOutput, StreamDelta
+from di_engine.llm.prompts import Prompt, split_prompts
+from di_engine.llm.request_manager import RequestManager
+from di_engine.llm.request_state import RequestState
+from di_engine.llm.sampling_params import SamplingParams
+
+__all__ = ["LLM", "BatchProgress", "ParamsLike"]
+
+ParamsLike = SamplingParams | Mapping[str, Any] | None
+"""Sampling parameters of one request: an object, a mapping of its fields, or None for defaults."""
+
+BatchProgress = Callable[[int, int, int], None]
+"""Called with (finished requests, all requests, generated tokens) after each step."""
+
+
+class LLM:
+    """Loads a model and generates from it, in the calling thread.
+
+    ```python
+    with LLM(model="tiny") as llm:
+        for output in llm.generate(["Once upon", [0, 17, 4]], SamplingParams(max_tokens=8)):
+            print(output.text)
+    ```
+
+    A request that cannot be served comes back at its own index as an output with `error`; it never
+    raises and never harms another. Not safe for use by several threads at once, except `interrupt`.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | EngineConfig | None = None,
+        *,
+        load_progress: LoadProgress | None = None,
+        **config: Any,
+    ) -> None:
+        """Loads the model.
+
+        Args:
+            model: A checkpoint directory, a hub id, `tiny` for the built-in checkpoint, or a whole
+                `EngineConfig`.
+            load_progress: Called with (bytes done, bytes in all, what) while weights are read.
+            **config: Fields of `EngineConfig` by their leaf name, such as `max_running=8`.
+
+        Raises:
+            ConfigError: If a field is unknown or wrong.
+            CheckpointError: If the checkpoint is missing, damaged or does not match.
+            CapacityError: If the model does not fit into memory.
+            UnsupportedEnvironmentError: If the device cannot run it.
+        """
+        if isinstance(model, EngineConfig):
+            if config:
+                raise ConfigError(
+                    "give either an `EngineConfig` or its fields, not both: got "
+                    f"{', '.join(f'`{name}`' for name in config)} beside an `EngineConfig`"
+                )
+            engine_config = model
+        else:
+            chosen = {} if model is None else {"model": os.fspath(model)}
+            engine_config = EngineConfig.from_flat(**chosen, **config)
+        parts = assemble(engine_config, load_progress)
+        self.config = parts.config
+        """Configuration with every default filled in."""
+        self.model_config = parts.model_config
+        """What the checkpoint's `config.json` says."""
+        self.tokenizer = parts.tokenizer
+        """The checkpoint's tokenizer, or None if it has none."""
+        self._engine: Engine | None = parts.engine
+        self._requests = RequestManager(
+            parts.engine,
+            parts.tokenizer,
+            vocab_size=parts.model_config.vocab_size,
+            eos_token_ids=[parts.model_config.eos_token_id],
+            base_seed=parts.config.seed,
+        )
+        self._interrupted = threading.Event()
+
+    @property
+    def engine(self) -> Engine:
+        """The engine core, for statistics and step times.
+
+        Raises:
+            EngineStoppedError: If the object was closed.
+        """
+        if self._engine is None:
+            raise EngineStoppedError("this `LLM` is closed: make another one")
+        return self._engine
+
+    def generate(
+        self,
+        prompts: Prompt | Iterable[Prompt],
+        sampling_params: ParamsLike | Sequence[ParamsLike] = None,
+        *,
+        progress: BatchProgress | None = None,
+    ) -> list[RequestOutput]:
+        """Generates for one prompt or a batch and returns one output per prompt, in order.
+
+        Args:
+            prompts: Text, token ids, a mapping with `prompt` or `prompt_token_ids`, or a batch of
+                such, mixed as you like.
+            sampling_params: For all prompts, or one per prompt.
+            progress: Called after each step.
+
+        Raises:
+            InvalidRequestError: If the number of parameters differs from that of the prompts.
+            KeyboardInterrupt: After every request of this object was ended.
+        """
+        states, inbox = self._submit(prompts, sampling_params)
+        num_tokens = 0
+        for delta in self._run(states, inbox):
+            num_tokens += len(delta.token_ids)
+            if progress is not None:
+                progress(sum(state.finished for state in states), len(states), num_tokens)
+        return [state.output() for state in states]
+
+    def stream(
+        self,
+        prompts: Prompt | Iterable[Prompt],
+        sampling_params: ParamsLike | Sequence[ParamsLike] = None,
+    ) -> Iterator[StreamDelta]:
+        """Generates like `generate`, giving out text as it is made.
+
+        The requests are submitted at once and stepped while the iterator is read; leaving it early
+        aborts them. Several streams may be read in turns.
+
+        Yields:
+            What a step added to a completion. The last delta of each has `finish_reason`.
+        """
+        return self._run(*self._submit(prompts, sampling_params))
+
+    def interrupt(self) -> None:
+        """Ends every request after the step that is running, each with a terminal output.
+
+        May be called from a signal handler or another thread.
+        """
+        self._interrupted.set()
+
+    def close(self) -> None:
+        """Ends every request and lets go of the model."""
+        if self._engine is None:
+            return
+        self._requests.abort_all()
+        while self._requests.has_unfinished:
+            self._step()
+        self._engine = None
+
+    def __enter__(self) -> LLM:
+        """Returns the object itself."""
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Closes the object."""
+        self.close()
+
+    def _submit(
+        self, prompts: Prompt | Iterable[Prompt], sampling_params: Any
+    ) -> tuple[list[RequestState], deque[StreamDelta]]:
+        if self._engine is None:
+            raise EngineStoppedError("this `LLM` is closed: make another one")
+        members = split_prompts(prompts)
+        each = _params_per_prompt(sampling_params, len(members))
+        self._interrupted.clear()
+        inbox: deque[StreamDelta] = deque()
+        states = []
+        for index, (prompt, params) in enumerate(zip(members, each, strict=True)):
+            state = self._requests.submit(prompt, params, index)
+            state.inbox = inbox
+            if state.error is not None:
+                inbox.append(state.refusal())
+            states.append(state)
+        return states, inbox
+
+    def _run(
+        self, states: list[RequestState], inbox: deque[StreamDelta]
+    ) -> Iterator[StreamDelta]:
+        """Steps until every one of `states` has ended; gives out their deltas."""
+        try:
+            while True:
+                while inbox:
+                    yield inbox.popleft()
+                if all(state.finished for state in states):
+                    return
+                self._step()
+        except KeyboardInterrupt:
+            self._requests.abort_all()
+            while self._requests.has_unfinished:
+                self._step()
+            raise
+        finally:
+            self._requests.abort(state for state in states if not state.finished)
+
+    def _step(self) -> None:
+        if self._interrupted.is_set():
+            self._requests.abort_all()
+            self._interrupted.clear()
+        with deferred_interrupt():
+            deltas = self._requests.step()
+        for state, delta in deltas:
+            if state.inbox is not None:
+                state.inbox.append(delta)
+
+
+def _params_per_prompt(sampling_params: Any, num_prompts: int) -> list[Any]:
+    if isinstance(sampling_params, list | tuple):
+        if len(sampling_params) != num_prompts:
+            raise InvalidRequestError(
+                f"give one `sampling_params` for all prompts or one per prompt: got "
+                f"{len(sampling_params)} for {num_prompts} prompts",
+                param="sampling_params",
+            )
+        return list(sampling_params)
+    return [sampling_params] * num_prompts

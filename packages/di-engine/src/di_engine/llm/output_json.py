@@ -1,0 +1,60 @@
+"""Outputs as plain values for JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from di_engine.llm.outputs import RequestError, RequestOutput, TokenLogprobs
+
+__all__ = ["LOGPROB_FLOOR", "error_to_dict", "output_to_dict"]
+
+LOGPROB_FLOOR = -9999.0
+"""Stands for minus infinity, which JSON cannot write (the floor of DeepInfer 0.1.0)."""
+
+
+def output_to_dict(output: RequestOutput) -> dict[str, Any]:
+    """A finished request as JSON values. Absent log-probabilities and errors are left out."""
+    result: dict[str, Any] = {
+        "request_id": output.request_id,
+        "prompt": output.prompt,
+        "prompt_token_ids": output.prompt_token_ids,
+        "outputs": [],
+    }
+    for completion in output.outputs:
+        entry: dict[str, Any] = {
+            "index": completion.index,
+            "text": completion.text,
+            "token_ids": completion.token_ids,
+            "finish_reason": completion.finish_reason,
+            "stop_reason": completion.stop_reason,
+        }
+        if completion.logprobs is not None:
+            entry["cumulative_logprob"] = max(completion.cumulative_logprob or 0.0, LOGPROB_FLOOR)
+            entry["logprobs"] = [_logprobs_to_list(position) for position in completion.logprobs]
+        result["outputs"].append(entry)
+    if output.prompt_logprobs is not None:
+        result["prompt_logprobs"] = [
+            None if position is None else _logprobs_to_list(position)
+            for position in output.prompt_logprobs
+        ]
+    if output.error is not None:
+        result["error"] = error_to_dict(output.error)
+    return result
+
+
+def error_to_dict(error: RequestError) -> dict[str, Any]:
+    """An error as JSON values."""
+    return {"kind": error.kind, "message": error.message, "param": error.param}
+
+
+def _logprobs_to_list(position: TokenLogprobs) -> list[dict[str, Any]]:
+    """The token itself first, then the most likely ones."""
+    return [
+        {
+            "token_id": token_id,
+            "logprob": max(entry.logprob, LOGPROB_FLOOR),
+            "rank": entry.rank,
+            "token": entry.decoded_token,
+        }
+        for token_id, entry in position.items()
+    ]

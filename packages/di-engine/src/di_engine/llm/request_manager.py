@@ -1,0 +1,230 @@
+"""Requests between their caller and the engine core: judged, submitted, routed, ended.
+
+Used by one thread. Nothing in here waits; `step` runs one step of the core.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+from di_spec.sampling import SamplingParams as SamplerParams
+from di_spec.sampling import seed_bits
+
+from di_engine.runner.request import EngineRequest, LogprobsSpec, RequestEvent
+from di_engine.errors import CapacityError, EngineError, InvalidRequestError
+from di_engine.llm.outputs import RequestError, RequestMetrics, StreamDelta
+from di_engine.llm.prompts import Encoder, PreparedPrompt, prepare_prompt
+from di_engine.llm.request_state import RequestState
+from di_engine.llm.sampling_params import SamplingParams
+from di_engine.llm.text_stream import Detokenizer
+
+__all__ = ["RequestManager", "StepEngine", "TextCodec"]
+
+
+class StepEngine(Protocol):
+    """The part of the engine core that requests need; `di_engine.core.engine.Engine` is one."""
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` has something to do."""
+
+    def add(self, request: EngineRequest) -> None:
+        """Accepts a request or raises an `EngineError`."""
+
+    def abort(self, request_ids: Iterable[str]) -> None:
+        """Ends requests at the next step."""
+
+    def finish(self, request_id: str, reason: str, message: str = "") -> None:
+        """Ends one request for a reason found outside the core."""
+
+    def step(self) -> list[RequestEvent]:
+        """Runs one step."""
+
+
+class TextCodec(Encoder, Detokenizer, Protocol):
+    """A tokenizer: text to token ids and back."""
+
+
+class RequestManager:
+    """Owns the state of every unfinished request."""
+
+    def __init__(
+        self,
+        engine: StepEngine,
+        tokenizer: TextCodec | None,
+        *,
+        vocab_size: int,
+        eos_token_ids: Iterable[int],
+        base_seed: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Joins an engine core with a tokenizer.
+
+        Args:
+            engine: Runs the requests.
+            tokenizer: Makes token ids of text and text of token ids; None serves token ids only.
+            vocab_size: Token ids must be below this.
+            eos_token_ids: Ids that end a text.
+            base_seed: The seeds of requests that bring none follow from it and their number.
+            clock: Seconds, for the times of requests.
+        """
+        self._engine = engine
+        self._tokenizer = tokenizer
+        self._vocab_size = vocab_size
+        self._eos_token_ids = tuple(eos_token_ids)
+        self._base_seed = base_seed
+        self._clock = clock
+        self._next_id = 0
+        self._running: dict[str, tuple[RequestState, int]] = {}
+
+    @property
+    def has_unfinished(self) -> bool:
+        """Whether any request still runs or has an event to deliver."""
+        return self._engine.has_work
+
+    def submit(
+        self, prompt: Any, params: SamplingParams | Mapping[str, Any] | None, request_index: int
+    ) -> RequestState:
+        """Takes one prompt. A request that cannot be served comes back with `error` set.
+
+        Args:
+            prompt: One prompt in any form of `di_engine.llm.prompts.Prompt`.
+            params: Sampling parameters, or a mapping of their fields, or None for the defaults.
+            request_index: Position in the caller's list.
+        """
+        number = self._next_id
+        request_id = str(number)
+        self._next_id += 1
+        metrics = RequestMetrics(arrival_s=self._clock())
+        prepared = PreparedPrompt(prompt if isinstance(prompt, str) else None, [])
+        try:
+            prepared = prepare_prompt(prompt, self._tokenizer, self._vocab_size)
+            checked = _checked(params, self._vocab_size)
+            if checked.stop_strings and self._tokenizer is None:
+                raise InvalidRequestError(
+                    "`stop` strings need a tokenizer and this model has none: use "
+                    "`stop_token_ids`",
+                    param="stop",
+                )
+            state = RequestState(
+                request_index, request_id, prepared, checked, self._tokenizer, metrics
+            )
+            seed = checked.seed if checked.seed is not None else self._seed_of(number)
+            self._add_to_core(state, prepared.token_ids, seed_bits(int(seed)))
+        except EngineError as error:
+            return RequestState.refused(
+                request_index, request_id, prepared, _as_request_error(error), metrics
+            )
+        return state
+
+    def step(self) -> list[tuple[RequestState, StreamDelta]]:
+        """Runs one step; returns what it added, with the request it belongs to."""
+        deltas = []
+        for event in self._engine.step():
+            entry = self._running.get(event.request_id)
+            if entry is None:
+                continue
+            state, index = entry
+            delta = state.apply(index, event)
+            if delta is not None:
+                self._note_times(state, delta)
+                if delta.finish_reason is not None and event.finish_reason is None:
+                    self._engine.finish(event.request_id, "stop")
+                deltas.append((state, delta))
+            if event.finish_reason is not None:
+                del self._running[event.request_id]
+        return deltas
+
+    def abort(self, states: Iterable[RequestState]) -> None:
+        """Ends requests; their terminal deltas come with the next steps."""
+        self._engine.abort([i for state in states for i in state.unfinished_core_ids])
+
+    def abort_all(self) -> None:
+        """Ends every request."""
+        self._engine.abort(list(self._running))
+
+    def _seed_of(self, number: int) -> int:
+        """Seed of an unseeded request: unlike those of all others, the same in every run."""
+        return int(np.random.SeedSequence([self._base_seed, number]).generate_state(1, np.uint64)[0])
+
+    def _add_to_core(self, state: RequestState, token_ids: list[int], seed: int) -> None:
+        params = state.params
+        prompt_ids = np.asarray(token_ids, dtype=np.int32)
+        added: list[str] = []
+        try:
+            for index, core_id in enumerate(state.core_ids):
+                self._engine.add(
+                    EngineRequest(
+                        request_id=core_id,
+                        prompt_ids=prompt_ids,
+                        sampling=self._sampler_params(params, (seed + index) % 2**64),
+                        max_tokens=int(params.max_tokens),
+                        min_tokens=int(params.min_tokens),
+                        stop_token_ids=tuple(int(i) for i in params.stop_token_ids or ()),
+                        ignore_eos=params.ignore_eos,
+                        logprobs=LogprobsSpec(
+                            params.logprobs,
+                            params.prompt_logprobs if index == 0 else None,
+                            params.logprobs_mode,
+                        ),
+                    )
+                )
+                added.append(core_id)
+        except EngineError:
+            self._engine.abort(added)
+            raise
+        for index, core_id in enumerate(added):
+            self._running[core_id] = (state, index)
+
+    def _sampler_params(self, params: SamplingParams, seed: int) -> SamplerParams:
+        suppressed = {int(i) for i in params.stop_token_ids or ()}
+        if not params.ignore_eos:
+            suppressed.update(self._eos_token_ids)
+        allowed = params.allowed_token_ids
+        return SamplerParams(
+            temperature=float(params.temperature),
+            top_k=int(params.top_k) or -1,
+            top_p=float(params.top_p),
+            min_p=float(params.min_p),
+            repetition_penalty=float(params.repetition_penalty),
+            frequency_penalty=float(params.frequency_penalty),
+            presence_penalty=float(params.presence_penalty),
+            logit_bias={int(k): float(v) for k, v in (params.logit_bias or {}).items()},
+            allowed_token_ids=None if allowed is None else tuple(int(i) for i in allowed),
+            banned_token_ids=tuple(int(i) for i in params.banned_token_ids or ()),
+            min_tokens=int(params.min_tokens),
+            stop_token_ids=tuple(sorted(suppressed)),
+            seed=seed,
+        )
+
+    def _note_times(self, state: RequestState, delta: StreamDelta) -> None:
+        if delta.token_ids and state.metrics.first_token_s is None:
+            state.metrics.first_token_s = self._clock()
+        if state.finished:
+            state.metrics.finished_s = self._clock()
+
+
+def _checked(params: object, vocab_size: int) -> SamplingParams:
+    if params is None:
+        return SamplingParams()
+    if isinstance(params, Mapping):
+        params = SamplingParams.from_dict(params)
+    if not isinstance(params, SamplingParams):
+        raise InvalidRequestError(
+            "sampling parameters are `SamplingParams` or a mapping of its fields: got "
+            f"{type(params).__name__}",
+            param="sampling_params",
+        )
+    params.validate(vocab_size)
+    return params
+
+
+def _as_request_error(error: EngineError) -> RequestError:
+    if isinstance(error, InvalidRequestError):
+        return RequestError("invalid_request", str(error), error.param)
+    if isinstance(error, CapacityError):
+        return RequestError("capacity", str(error))
+    return RequestError("internal", str(error))

@@ -1,0 +1,1 @@
+"""Turns step plans into batch tensors, runs the model on them, and samples."""

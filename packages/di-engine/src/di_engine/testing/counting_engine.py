@@ -1,0 +1,72 @@
+"""A whole engine around the counting model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import torch
+from di_scheduler import Scheduler, SchedulerConfig
+
+from di_engine.core.engine import Engine
+from di_engine.core.step_timer import StepTimer
+from di_engine.llm.request_manager import RequestManager
+from di_engine.runner.model_runner import ModelRunner
+from di_engine.testing.byte_tokenizer import ByteTokenizer
+from di_engine.testing.counting_model import CountingModel
+
+__all__ = ["CountingEngine"]
+
+
+class CountingEngine:
+    """Scheduler, runner, step loop and request handling around a `CountingModel`.
+
+    Attributes:
+        model: The model; its `batches` show what was run.
+        engine: The step loop.
+        requests: What `LLM` is made of.
+    """
+
+    def __init__(
+        self,
+        *,
+        nan_after: Collection[int] = (),
+        clock: Callable[[], float] = lambda: 0.0,
+        **scheduler: Any,
+    ) -> None:
+        """Builds the engine.
+
+        Args:
+            nan_after: Tokens after which the model fails.
+            clock: Seconds, for step times and request times.
+            **scheduler: Fields of `SchedulerConfig` that differ from the small defaults.
+        """
+        tokenizer = ByteTokenizer()
+        vocab_size = tokenizer.vocab_size
+        eos_token_ids = (tokenizer.eos_token_id,)
+        settings: dict[str, Any] = {
+            "max_model_len": 512,
+            "num_blocks": 64,
+            "max_running": 8,
+            "max_tokens_per_step": 64,
+            "eos_token_ids": eos_token_ids,
+            "vocab_size": vocab_size,
+        }
+        self.model = CountingModel(vocab_size, nan_after=nan_after)
+        self.scheduler = Scheduler(SchedulerConfig(**settings | scheduler))
+        runner = ModelRunner(
+            self.model,
+            None,
+            vocab_size=vocab_size,
+            history_len=2,
+            device=torch.device("cpu"),
+        )
+        self.runner = runner
+        self.engine = Engine(self.scheduler, runner, timer=StepTimer(clock))
+        self.requests = RequestManager(
+            self.engine,
+            tokenizer,
+            vocab_size=vocab_size,
+            eos_token_ids=eos_token_ids,
+            clock=clock,
+        )
