@@ -1,0 +1,201 @@
+"""Commits what a step brought back: tokens, stops, cached blocks, and the slots of the dead."""
+
+import numpy as np
+
+from di_scheduler.core import Core
+from di_scheduler.hashing import chain_root, extend_chain
+from di_scheduler.outcome import RequestUpdate, StepOutcome, StepUpdate, update_without_rows
+from di_scheduler.plan import StepPlan
+from di_scheduler.request import LENGTH, STOP, BoolArray, Int64Array, Record, Status
+
+
+class Accountant:
+    """Books the outcome of steps.
+
+    Args:
+        core: The scheduler's state.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._config = core.config
+
+    def commit(self, plan: StepPlan, outcome: StepOutcome) -> StepUpdate:
+        """Books `outcome` and returns the news; `plan` is the oldest uncommitted plan."""
+        core, table = self._core, self._core.table
+        slots = plan.slots.astype(np.int64)
+        num_tokens = np.asarray(outcome.num_tokens).astype(np.int64)
+        token_ids = np.asarray(outcome.token_ids).astype(np.int64, copy=False)
+        is_live = (table.uid[slots] == plan.uids) & (table.status[slots] == Status.RUNNING)
+        emitting = np.flatnonzero(is_live & plan.needs_sample)
+        update, emitted = self._emit(plan, emitting, token_ids, num_tokens)
+        advance = np.where(plan.is_prompt, plan.query_lens, 0).astype(np.int64)
+        decoding = emitting[~plan.is_prompt[emitting]]
+        advance[decoding] = emitted[~plan.is_prompt[emitting]]
+        live = slots[is_live]
+        table.num_computed[live] += advance[is_live]
+        self._close(plan, outcome, slots, is_live)
+        core.committed_step = plan.step_id
+        self._register_full_blocks(live)
+        finished = update.finished.nonzero()[0].tolist()
+        for index in finished:
+            record = plan.records[int(update.rows[index])]
+            core.leave(record, update.finish_reasons[index])
+        if not is_live.all():
+            self._take_late_tokens(plan, np.flatnonzero(~is_live), token_ids, num_tokens)
+        core.retire_zombies()
+        update.others.extend(core.terminal)
+        core.terminal.clear()
+        return update
+
+    def drop(self, plan: StepPlan, reason: str, message: str) -> None:
+        """Closes a failed step and ends every request in it."""
+        core = self._core
+        core.committed_step = plan.step_id
+        for record in plan.records:
+            if core.by_uid.get(record.uid) is record:
+                core.end(record, reason, message)
+        core.retire_zombies()
+
+    # --- tokens and stops -------------------------------------------------------------------
+
+    def _emit(
+        self, plan: StepPlan, rows: Int64Array, token_ids: Int64Array, num_tokens: Int64Array
+    ) -> tuple[StepUpdate, Int64Array]:
+        """Appends the tokens of `rows` to the table, cut at the first stop."""
+        core, table = self._core, self._core.table
+        if len(rows) == 0:
+            return update_without_rows([]), np.empty(0, np.int64)
+        slots = plan.slots[rows].astype(np.int64)
+        counts = num_tokens[rows]
+        width = int(counts.max())
+        token_ids = token_ids[rows, :width]
+        columns = np.arange(width)
+        before = table.num_tokens[slots]
+        lengths = before[:, None] + (columns + 1)
+        valid = columns < counts[:, None]
+        is_stop = self._stops(slots, token_ids, lengths) & valid
+        is_end = is_stop | (valid & (lengths >= table.len_limit[slots][:, None]))
+        finished: BoolArray = np.any(is_end, axis=1)
+        first_end = is_end.argmax(axis=1)
+        emitted = np.where(finished, first_end + 1, counts)
+        kept = columns < emitted[:, None]
+        flat = (slots * table.token_ids.shape[1])[:, None] + lengths - 1
+        table.token_ids.reshape(-1)[flat[kept]] = token_ids[kept]
+        after = before + emitted
+        table.num_tokens[slots] = after
+        records = [plan.records[row] for row in rows.tolist()]
+        reasons = {
+            index: STOP if is_stop[index, first_end[index]] else LENGTH
+            for index in finished.nonzero()[0].tolist()
+        }
+        prompt_lens = table.prompt_len[slots]
+        drafts = plan.draft_lens[rows].astype(np.int64)
+        accepted = np.minimum(counts - 1, drafts)
+        core.counters.output_tokens += int(emitted.sum())
+        core.counters.draft_tokens += int(drafts.sum())
+        core.counters.accepted_tokens += int(accepted.sum())
+        update = StepUpdate(
+            request_ids=[record.request.request_id for record in records],
+            rows=rows,
+            token_ids=token_ids,
+            num_new_tokens=emitted,
+            finished=finished,
+            finish_reasons=reasons,
+            num_prompt_tokens=prompt_lens,
+            num_output_tokens=after - prompt_lens,
+            num_cached_tokens=[record.num_cached_tokens for record in records],
+            num_draft_tokens=drafts,
+            num_accepted_tokens=accepted,
+        )
+        return update, emitted
+
+    def _stops(self, slots: Int64Array, token_ids: Int64Array, lengths: Int64Array) -> BoolArray:
+        table = self._core.table
+        stop_ids = table.stop_ids[slots]
+        hits: BoolArray = token_ids == stop_ids[:, :1]
+        for column in range(1, stop_ids.shape[1]):
+            hits |= token_ids == stop_ids[:, column : column + 1]
+        return hits & (lengths > table.min_len[slots][:, None])
+
+    def _take_late_tokens(
+        self, plan: StepPlan, rows: Int64Array, token_ids: Int64Array, num_tokens: Int64Array
+    ) -> None:
+        """Keeps the tokens of requests that were preempted while this step was in flight.
+
+        They are as good as any: the step ran before the blocks were handed to somebody else.
+        """
+        for row in rows.tolist():
+            record = self._core.by_uid.get(int(plan.uids[row]))
+            if record is None or not plan.needs_sample[row]:
+                continue
+            assert record.status is Status.WAITING, "a row without a slot belongs to no queue"
+            self._append_waiting(record, row, token_ids[row, : num_tokens[row]].tolist())
+
+    def _append_waiting(self, record: Record, row: int, token_ids: list[int]) -> None:
+        core = self._core
+        kept: list[int] = []
+        reason: str | None = None
+        for token_id in token_ids:
+            kept.append(token_id)
+            length = len(record.token_ids) + len(kept)
+            if token_id in record.stop_ids and (
+                length > record.prompt_len + record.request.min_tokens
+            ):
+                reason = STOP
+            elif length >= record.len_limit:
+                reason = LENGTH
+            if reason is not None:
+                break
+        record.token_ids = np.concatenate((record.token_ids, np.array(kept, np.int32)))
+        core.counters.output_tokens += len(kept)
+        core.terminal.append(
+            RequestUpdate(
+                request_id=record.request_id,
+                row=row,
+                token_ids=kept,
+                finished=reason is not None,
+                finish_reason=reason,
+                message="",
+                num_prompt_tokens=record.prompt_len,
+                num_output_tokens=len(record.token_ids) - record.prompt_len,
+                num_cached_tokens=record.num_cached_tokens,
+            )
+        )
+        if reason is not None:
+            core.leave(record, reason)
+
+    # --- books ------------------------------------------------------------------------------
+
+    def _close(
+        self, plan: StepPlan, outcome: StepOutcome, slots: Int64Array, is_live: BoolArray
+    ) -> None:
+        """Ends the reservation of rows that no newer plan has taken over."""
+        table = self._core.table
+        is_newest = (table.last_step[slots] == plan.step_id) & (table.uid[slots] == plan.uids)
+        closed = slots[is_newest]
+        table.in_flight[closed] = 0
+        table.in_flight_samples[closed] = False
+        if outcome.num_drafts is not None:
+            told = is_newest & is_live & plan.needs_sample
+            most = self._config.num_draft_tokens
+            drafts = np.asarray(outcome.num_drafts)[told].astype(np.int64)
+            table.num_drafts[slots[told]] = np.clip(drafts, 0, most)
+
+    def _register_full_blocks(self, slots: Int64Array) -> None:
+        """Makes blocks findable whose every position is committed."""
+        if not self._config.prefix_cache:
+            return
+        core, table, size = self._core, self._core.table, self._config.block_size
+        num_full = table.num_computed[slots] // size
+        for slot, count in zip(slots.tolist(), num_full.tolist(), strict=True):
+            first = int(table.num_registered[slot])
+            if first >= count:
+                continue
+            record = table.record(slot)
+            root = chain_root(self._config.cache_seed, record.request.cache_salt)
+            token_ids = table.token_ids[slot, : count * size]
+            extend_chain(record.block_hashes, root, token_ids, size)
+            for index in range(first, count):
+                core.pool.register(int(table.blocks[slot, index]), record.block_hashes[index])
+            table.num_registered[slot] = count

@@ -1,0 +1,144 @@
+"""Letting a waiting request in: prefix look-up, where to start computing, blocks and a slot."""
+
+from dataclasses import dataclass
+
+from di_scheduler.core import Core
+from di_scheduler.hashing import chain_root, extend_chain
+from di_scheduler.request import Record, Status
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixMatch:
+    """What the prefix cache offers for one prompt.
+
+    Attributes:
+        block_ids: Blocks to share, in order.
+        hit_len: Tokens they hold, `H`. Positions below it are never written again.
+        start: First position to compute. Tokens from here to `H` are replayed: their window
+            entries are written, their global records are not.
+        snapshot: Hash under which the window rings valid at or before `start` are kept, or None.
+    """
+
+    block_ids: list[int]
+    hit_len: int
+    start: int
+    snapshot: bytes | None
+
+
+NO_MATCH = PrefixMatch([], 0, 0, None)
+
+
+class Admission:
+    """Admits requests from the head of the waiting queue.
+
+    Args:
+        core: The scheduler's state.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._config = core.config
+
+    def may_admit(self) -> bool:
+        """Returns whether slots and pool usage leave room for one more request."""
+        core = self._core
+        running = core.num_running
+        if running >= self._config.max_running or core.table.num_free_slots == 0:
+            return False
+        return running == 0 or core.pool.usage <= self._config.prefill_usage_limit
+
+    def try_admit(self) -> tuple[Record, int] | None:
+        """Admits the head of the queue if it fits.
+
+        Blocks for the whole prompt are taken at once, so that a half-computed prompt never waits
+        for blocks.
+
+        Returns:
+            The record and the snapshot slot to restore (-1 for none); None if nothing can be
+            admitted now.
+        """
+        core = self._core
+        record = core.waiting.head()
+        if record is None or not self.may_admit():
+            return None
+        match = self.find_prefix(record)
+        num_new = self._config.blocks_for(len(record.token_ids)) - len(match.block_ids)
+        revived = core.pool.num_unreferenced(match.block_ids)
+        if num_new > core.pool.num_available - revived:
+            return None
+        core.waiting.pop()
+        record.status = Status.RUNNING
+        self._fill_slot(record, match, num_new)
+        self._count(record, match)
+        if match.snapshot is None:
+            return record, -1
+        core.counters.snapshot_restores += 1
+        return record, core.snapshots.pin(match.snapshot)
+
+    def find_prefix(self, record: Record) -> PrefixMatch:
+        """Returns the longest usable prefix and the cheapest exact way to enter it."""
+        config, core = self._config, self._core
+        if not config.prefix_cache:
+            return NO_MATCH
+        root = chain_root(config.cache_seed, record.request.cache_salt)
+        extend_chain(record.block_hashes, root, record.token_ids, config.block_size)
+        blocks = core.pool.find_prefix(record.block_hashes)
+        hit_len = len(blocks) * config.block_size
+        # The last token is always computed: somebody has to produce the logits.
+        first_needed = min(hit_len, len(record.token_ids) - 1)
+        start = max(0, first_needed - config.replay_tokens)
+        if config.num_window_layers == 0:
+            return PrefixMatch(blocks, hit_len, start, None)
+        for index in range(len(blocks) - 1, -1, -1):
+            boundary = (index + 1) * config.block_size
+            if boundary <= start:
+                break
+            if record.block_hashes[index] in core.snapshots:
+                restored = min(boundary, first_needed)
+                return PrefixMatch(blocks, hit_len, restored, record.block_hashes[index])
+        return PrefixMatch(blocks, hit_len, start, None)
+
+    def _fill_slot(self, record: Record, match: PrefixMatch, num_new: int) -> None:
+        core, table = self._core, self._core.table
+        slot = table.occupy(record)
+        shared = len(match.block_ids)
+        core.pool.acquire(match.block_ids)
+        table.blocks[slot, :shared] = match.block_ids
+        table.blocks[slot, shared : shared + num_new] = core.pool.allocate(num_new)
+        table.num_blocks[slot] = shared + num_new
+        table.num_registered[slot] = shared
+        table.num_computed[slot] = match.start
+        table.write_floor[slot] = match.hit_len
+        has_window_gap = match.snapshot is None and self._config.num_window_layers > 0
+        table.window_start[slot] = match.start if has_window_gap else 0
+        record.num_cached_tokens = min(match.start, record.prompt_len)
+        record.checkpoints = self._checkpoints(record, match)
+
+    def _checkpoints(self, record: Record, match: PrefixMatch) -> list[int]:
+        """Returns the positions where a chunk must end so that the rings can be saved there.
+
+        Two boundaries are worth it: the end of a hit that had no snapshot (somebody else came
+        this way, so others will), and the last boundary of the prompt.
+        """
+        config, known = self._config, self._core.snapshots
+        if config.num_snapshot_slots == 0 or not config.chunked_prefill:
+            return []
+        length = len(record.token_ids)
+        last = length // config.block_size * config.block_size
+        wanted = set()
+        for end in (match.hit_len, last):
+            is_inside = match.start < end < length
+            gain = min(end, config.replay_tokens)
+            if not is_inside or gain < config.snapshot_min_gain:
+                continue
+            if record.block_hashes[end // config.block_size - 1] not in known:
+                wanted.add(end)
+        return sorted(wanted)
+
+    def _count(self, record: Record, match: PrefixMatch) -> None:
+        if not self._config.prefix_cache:
+            return
+        counters = self._core.counters
+        counters.cache_queries += len(record.token_ids)
+        counters.cache_hits += match.hit_len
+        counters.replayed_tokens += max(0, match.hit_len - match.start)

@@ -1,0 +1,373 @@
+"""Builds one step: decode rows, prompt chunks, the blocks they need."""
+
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+
+from di_scheduler.admission import Admission
+from di_scheduler.core import Core
+from di_scheduler.plan import NO_SAVES, SnapshotSaves, StepKind, StepPlan
+from di_scheduler.protocols import RowBudget, as_row_counts
+from di_scheduler.request import NO_RESOURCES, Int64Array, Record, Status
+from di_scheduler.table import RequestTable
+
+
+@dataclass(slots=True)
+class Rows:
+    """Rows of a step under construction, all arrays int64 and of equal length."""
+
+    slots: Int64Array
+    starts: Int64Array
+    query_lens: Int64Array
+    max_query_lens: Int64Array
+
+    def keep(self, mask: np.ndarray) -> "Rows":
+        """Returns the rows selected by a boolean mask."""
+        return Rows(
+            self.slots[mask], self.starts[mask], self.query_lens[mask], self.max_query_lens[mask]
+        )
+
+
+_NONE = np.empty(0, np.int64)
+NO_ROWS = Rows(_NONE, _NONE, _NONE, _NONE)
+
+
+@dataclass(slots=True)
+class Growth:
+    """Block-table entries that a step added."""
+
+    slots: Int64Array
+    indices: Int64Array
+    block_ids: Int64Array
+
+
+class Planner:
+    """Chooses rows and reserves their blocks.
+
+    Args:
+        core: The scheduler's state.
+        row_budget: Chooses rows per decoding request.
+    """
+
+    def __init__(self, core: Core, row_budget: RowBudget) -> None:
+        self._core = core
+        self._config = core.config
+        self._budget = row_budget
+        self.admission = Admission(core)
+        self._growth: list[Growth] = []
+        self._restores: dict[int, int] = {}
+        self._has_preempted = False
+
+    def wants_prompt(self) -> bool:
+        """Returns whether this rank would run prompt rows now; changes nothing."""
+        if len(self._prefilling()):
+            return True
+        return self._core.waiting.head() is not None and self.admission.may_admit()
+
+    def has_decodes(self) -> bool:
+        """Returns whether some request decodes."""
+        return bool(len(self._running()) > len(self._prefilling()))
+
+    def build(self, kind: StepKind) -> StepPlan | None:
+        """Builds a step of one kind; None if there are no rows for it."""
+        self._growth, self._restores, self._has_preempted = [], {}, False
+        decodes = NO_ROWS if kind == "prompt" else self._decode_rows()
+        chunks = NO_ROWS
+        if kind != "decode":
+            chunks = self._chunk_rows(self._config.max_tokens_per_step, decodes)
+        if len(decodes.slots) + len(chunks.slots) == 0:
+            return None
+        return self._assemble(kind, decodes, chunks)
+
+    # --- which requests ---------------------------------------------------------------------
+
+    def _running(self) -> Int64Array:
+        return np.flatnonzero(self._core.table.status == Status.RUNNING)
+
+    def _prefilling(self) -> Int64Array:
+        slots = self._running()
+        return slots[self._reach(slots) < self._core.table.prefill_end[slots]]
+
+    def _reach(self, slots: Int64Array) -> Int64Array:
+        """Returns where the next row of each request starts, at most: `C + r`."""
+        table = self._core.table
+        return table.num_computed[slots] + table.in_flight[slots]
+
+    # --- decode -----------------------------------------------------------------------------
+
+    def _decode_rows(self) -> Rows:
+        table = self._core.table
+        slots = self._running()
+        starts = self._reach(slots)
+        # A step in flight adds at least one token, so a request that has room for one token only
+        # certainly ends there (DeepInfer 0.1.0 verifies K drafts for it in vain).
+        room = table.len_limit[slots] - table.num_tokens[slots] - table.in_flight_samples[slots]
+        selected = (starts >= table.prefill_end[slots]) & (room > 0)
+        if not selected.all():
+            slots, starts, room = slots[selected], starts[selected], room[selected]
+        if len(slots) == 0:
+            return NO_ROWS
+        max_rows = np.minimum(1 + table.num_drafts[slots], room)
+        counts = as_row_counts(self._budget.rows(slots, max_rows), max_rows)
+        reserved = max_rows if self._budget.splits_on_device else counts
+        rows = Rows(slots, starts, counts, reserved)
+        missing = self._missing_blocks(rows)
+        num_missing = int(missing.sum())
+        if num_missing > self._core.pool.num_available:
+            rows = self._make_room(rows)
+            missing = self._missing_blocks(rows)
+            num_missing = int(missing.sum())
+        if num_missing:
+            self._grow(rows.slots, missing)
+        return rows
+
+    def _missing_blocks(self, rows: Rows) -> Int64Array:
+        size = self._config.block_size
+        ends = rows.starts + rows.max_query_lens
+        missing = -(-ends // size) - self._core.table.num_blocks[rows.slots]
+        missing[missing < 0] = 0
+        return missing
+
+    def _grow(self, slots: Int64Array, missing: Int64Array) -> None:
+        table = self._core.table
+        growing = missing > 0
+        slots, missing = slots[growing], missing[growing]
+        total = int(missing.sum())
+        block_ids = self._core.pool.allocate(total)
+        # Position of each new block within its own request's share.
+        within = np.arange(total) - np.repeat(np.cumsum(missing) - missing, missing)
+        owners = np.repeat(slots, missing)
+        indices = np.repeat(table.num_blocks[slots], missing) + within
+        table.blocks[owners, indices] = block_ids
+        table.num_blocks[slots] += missing
+        self._growth.append(Growth(owners, indices, block_ids.astype(np.int64)))
+
+    def _make_room(self, rows: Rows) -> Rows:
+        """Gives up drafts, then requests, until the remaining rows have their blocks.
+
+        The youngest request of the lowest priority goes first; the oldest one therefore always
+        advances and no two requests can keep preempting each other.
+        """
+        core = self._core
+        ones = np.ones_like(rows.query_lens)
+        rows = Rows(rows.slots, rows.starts, ones, ones)
+        records = [core.table.record(slot) for slot in self._running().tolist()]
+        records.sort(key=lambda record: record.sort_key)
+        while len(rows.slots) and self._missing_blocks(rows).sum() > core.pool.num_available:
+            victim = records[-1]
+            slot = victim.slot
+            may_wait = bool(core.uncommitted) or self._others_hold_blocks()
+            if self._config.preemption == "abort" or len(records) == 1:
+                if not may_wait:
+                    core.end(victim, NO_RESOURCES, self._exhausted_message(slot))
+            else:
+                core.preempt(victim)
+                self._has_preempted = True
+            records.pop()
+            rows = rows.keep(rows.slots != slot)
+        return rows
+
+    def _others_hold_blocks(self) -> bool:
+        status = self._core.table.status
+        return bool(((status == Status.LOADING) | (status == Status.SENDING)).any())
+
+    def _exhausted_message(self, slot: int) -> str:
+        pool, table = self._core.pool, self._core.table
+        return (
+            f"{int(table.num_tokens[slot])} tokens in {int(table.num_blocks[slot])} blocks cannot "
+            f"grow: {pool.num_available} of {pool.total} blocks are available; enlarge the pool, "
+            f"lower `max_tokens` or run fewer requests at a time"
+        )
+
+    # --- prompts ----------------------------------------------------------------------------
+
+    def _chunk_rows(self, max_tokens: int, decodes: Rows) -> Rows:
+        table = self._core.table
+        budget = max_tokens - int(decodes.max_query_lens.sum())
+        chosen: list[tuple[int, int, int]] = []
+        prefilling = [table.record(slot) for slot in self._prefilling().tolist()]
+        for record in sorted(prefilling, key=lambda record: record.sort_key):
+            budget -= self._add_chunk(record, budget, chosen)
+        # What was just preempted must not take its blocks back in the same step.
+        while budget > 0 and not self._has_preempted:
+            head = self._core.waiting.head()
+            if head is None or not self._may_start(head, budget):
+                break
+            admitted = self.admission.try_admit()
+            if admitted is None:
+                break
+            record, snapshot_id = admitted
+            if snapshot_id >= 0:
+                self._restores[record.slot] = snapshot_id
+            count = int(table.num_blocks[record.slot])
+            self._growth.append(
+                Growth(
+                    np.full(count, record.slot),
+                    np.arange(count),
+                    table.blocks[record.slot, :count].astype(np.int64),
+                )
+            )
+            budget -= self._add_chunk(record, budget, chosen)
+        if not chosen:
+            return NO_ROWS
+        slots, starts, counts = np.array(chosen, np.int64).T
+        return Rows(slots, starts, counts, counts)
+
+    def _may_start(self, record: Record, budget: int) -> bool:
+        return self._config.chunked_prefill or len(record.token_ids) <= budget
+
+    def _add_chunk(self, record: Record, budget: int, chosen: list[tuple[int, int, int]]) -> int:
+        """Appends the next chunk of a prompt and returns its length, 0 if there is no room."""
+        table, slot = self._core.table, record.slot
+        start = int(table.num_computed[slot] + table.in_flight[slot])
+        left = int(table.prefill_end[slot]) - start
+        length = min(left, budget)
+        if length <= 0 or (length < left and not self._config.chunked_prefill):
+            return 0
+        for boundary in record.checkpoints:
+            if start < boundary < start + length:
+                length = boundary - start
+                break
+        chosen.append((slot, start, length))
+        return length
+
+    # --- the plan ---------------------------------------------------------------------------
+
+    def _assemble(self, kind: StepKind, decodes: Rows, chunks: Rows) -> StepPlan:
+        core, table = self._core, self._core.table
+        num_decodes = len(decodes.slots)
+        if len(chunks.slots):
+            slots = np.concatenate((decodes.slots, chunks.slots))
+            starts = np.concatenate((decodes.starts, chunks.starts))
+            query_lens = np.concatenate((decodes.query_lens, chunks.query_lens))
+            reserved = np.concatenate((decodes.max_query_lens, chunks.max_query_lens))
+        else:
+            slots, starts = decodes.slots, decodes.starts
+            query_lens, reserved = decodes.query_lens, decodes.max_query_lens
+        ends = starts + query_lens
+        is_prompt = np.arange(len(slots)) >= num_decodes
+        in_flight = table.in_flight[slots]
+        saves = self._saves(slots, starts, num_decodes)
+        growth = self._growth
+        plan = StepPlan(
+            step_id=core.next_step,
+            kind=kind,
+            is_placeholder=False,
+            slots=slots.astype(np.int32),
+            uids=table.uid[slots],
+            query_lens=query_lens.astype(np.int32),
+            context_lens=ends.astype(np.int32),
+            reserved_lens=in_flight.astype(np.int32),
+            prev_rows=np.where(in_flight > 0, core.row_of_slot[slots], -1).astype(np.int32),
+            max_query_lens=reserved.astype(np.int32),
+            draft_lens=np.where(is_prompt, 0, query_lens - 1).astype(np.int32),
+            is_prompt=is_prompt,
+            needs_sample=~is_prompt | (ends >= table.prefill_end[slots]),
+            token_ids=known_token_ids(table, slots, starts, query_lens, num_decodes),
+            write_floors=table.write_floor[slots].astype(np.int32),
+            window_starts=table.window_start[slots].astype(np.int32),
+            restore_ids=self._restore_ids(slots),
+            saves=saves,
+            new_block_slots=_joined([g.slots for g in growth]),
+            new_block_indices=_joined([g.indices for g in growth]),
+            new_block_ids=_joined([g.block_ids for g in growth]),
+            records=cast("list[Record]", [table.records[slot] for slot in slots.tolist()]),
+            table=table,
+        )
+        self._mark_in_flight(plan, slots, reserved)
+        return plan
+
+    def _mark_in_flight(self, plan: StepPlan, slots: Int64Array, reserved: Int64Array) -> None:
+        core, table, config = self._core, self._core.table, self._config
+        table.in_flight[slots] = reserved
+        table.in_flight_samples[slots] = plan.needs_sample
+        table.last_step[slots] = plan.step_id
+        core.row_of_slot[slots] = np.arange(len(slots))
+        after_prompt = config.num_draft_tokens if config.drafts_after_prefill else 0
+        table.num_drafts[slots] = np.where(plan.is_prompt, after_prompt, config.num_draft_tokens)
+        core.counters.prompt_tokens += int(plan.query_lens[plan.is_prompt].sum())
+
+    def _restore_ids(self, slots: Int64Array) -> np.ndarray:
+        restore_ids = np.full(len(slots), -1, np.int32)
+        for row, slot in enumerate(slots.tolist() if self._restores else []):
+            restore_ids[row] = self._restores.get(slot, -1)
+        return restore_ids
+
+    # --- window snapshots -------------------------------------------------------------------
+
+    def _saves(self, slots: Int64Array, starts: Int64Array, num_decodes: int) -> SnapshotSaves:
+        """Chooses the rings to save before this step's forward.
+
+        A chunk that starts at a checkpoint saves there. A decoding request saves at the last
+        boundary it crossed while the ring still holds the window that ends there; it keeps one
+        such snapshot, the newest.
+        """
+        config, core, table = self._config, self._core, self._core.table
+        if config.num_snapshot_slots == 0:
+            return NO_SAVES
+        saves: list[tuple[int, int, int]] = []
+        for slot, start in zip(
+            slots[num_decodes:].tolist(), starts[num_decodes:].tolist(), strict=True
+        ):
+            record = table.record(slot)
+            if record.checkpoints and record.checkpoints[0] == start:
+                record.checkpoints.pop(0)
+                self._save(record, start, saves)
+        slots, starts = slots[:num_decodes], starts[:num_decodes]
+        boundaries = table.num_computed[slots] // config.block_size * config.block_size
+        due = (boundaries > table.saved_boundary[slots]) & (
+            starts - boundaries <= config.ring_slack
+        )
+        due &= np.minimum(boundaries, config.replay_tokens) >= config.snapshot_min_gain
+        for slot, boundary in zip(slots[due].tolist(), boundaries[due].tolist(), strict=True):
+            record = table.record(slot)
+            previous = record.rolling_snapshot
+            if self._save(record, boundary, saves):
+                if previous is not None:
+                    core.snapshots.age(previous)
+                record.rolling_snapshot = record.block_hashes[boundary // config.block_size - 1]
+        core.snapshots.unpin_all()
+        if not saves:
+            return NO_SAVES
+        core.counters.snapshot_saves += len(saves)
+        return SnapshotSaves(*np.array(saves, np.int32).T)
+
+    def _save(self, record: Record, boundary: int, saves: list[tuple[int, int, int]]) -> bool:
+        core = self._core
+        core.table.saved_boundary[record.slot] = boundary
+        block_hash = record.block_hashes[boundary // self._config.block_size - 1]
+        if block_hash in core.snapshots or core.pool.find(block_hash) is None:
+            return False
+        snapshot_id = core.snapshots.take(block_hash)
+        if snapshot_id is None:
+            return False
+        saves.append((record.slot, boundary, snapshot_id))
+        return True
+
+
+def known_token_ids(
+    table: RequestTable,
+    slots: Int64Array,
+    starts: Int64Array,
+    query_lens: Int64Array,
+    num_decodes: int,
+) -> np.ndarray:
+    """Returns the token ids of a step as far as the host knows them, else -1, int32."""
+    offsets = np.cumsum(query_lens) - query_lens
+    token_ids = np.full(int(query_lens.sum()), -1, np.int32)
+    firsts = starts[:num_decodes]
+    is_known = firsts < table.num_tokens[slots[:num_decodes]]
+    known = slots[:num_decodes][is_known]
+    token_ids[offsets[:num_decodes][is_known]] = table.token_ids[known, firsts[is_known]]
+    for row in range(num_decodes, len(slots)):
+        offset, start, length = int(offsets[row]), int(starts[row]), int(query_lens[row])
+        source = table.token_ids[slots[row], start : start + length]
+        token_ids[offset : offset + length] = source
+    return token_ids
+
+
+def _joined(parts: list[Int64Array]) -> np.ndarray:
+    if not parts:
+        return np.empty(0, np.int32)
+    return np.concatenate(parts).astype(np.int32)

@@ -1,0 +1,84 @@
+"""Saved window rings: opaque slot ids, found by the hash of the block that ends at their position.
+
+A snapshot without its blocks is worthless, so the pool of blocks tells this pool when a block is
+evicted. Every slot is used (to be restored by a planned step), cached, or free.
+"""
+
+from collections import OrderedDict
+
+
+class SnapshotPool:
+    """Slots for saved window rings with least-recently-used eviction.
+
+    Args:
+        num_slots: How many snapshots fit; ids are `0 .. num_slots - 1`.
+    """
+
+    def __init__(self, num_slots: int) -> None:
+        self.total = num_slots
+        self._free = list(range(num_slots - 1, -1, -1))
+        # Insertion order is age: the front is evicted first.
+        self._slot_of: OrderedDict[bytes, int] = OrderedDict()
+        self._pinned: set[bytes] = set()
+
+    @property
+    def num_free(self) -> int:
+        """Slots that hold nothing."""
+        return len(self._free)
+
+    @property
+    def num_used(self) -> int:
+        """Slots that the plan under construction restores from or saves to."""
+        return len(self._pinned)
+
+    @property
+    def num_cached(self) -> int:
+        """Slots that hold a snapshot nobody is using right now."""
+        return len(self._slot_of) - len(self._pinned)
+
+    def __contains__(self, block_hash: bytes) -> bool:
+        return block_hash in self._slot_of
+
+    def pin(self, block_hash: bytes) -> int:
+        """Returns the slot of a snapshot and keeps it until `unpin_all`."""
+        self._pinned.add(block_hash)
+        self._slot_of.move_to_end(block_hash)
+        return self._slot_of[block_hash]
+
+    def unpin_all(self) -> None:
+        """Ends the protection that `pin` and `take` gave for one plan."""
+        self._pinned.clear()
+
+    def take(self, block_hash: bytes) -> int | None:
+        """Returns a slot for a new snapshot and pins it; None if every slot is pinned."""
+        if not self._free:
+            victim = next((h for h in self._slot_of if h not in self._pinned), None)
+            if victim is None:
+                return None
+            self.drop(victim)
+        slot = self._free.pop()
+        self._slot_of[block_hash] = slot
+        self._pinned.add(block_hash)
+        return slot
+
+    def drop(self, block_hash: bytes) -> None:
+        """Forgets the snapshot of this hash, if there is one."""
+        slot = self._slot_of.pop(block_hash, None)
+        if slot is not None:
+            self._pinned.discard(block_hash)
+            self._free.append(slot)
+
+    def age(self, block_hash: bytes) -> None:
+        """Makes the snapshot of this hash, if there is one, the next to be evicted."""
+        if block_hash in self._slot_of:
+            self._slot_of.move_to_end(block_hash, last=False)
+
+    def problems(self) -> list[str]:
+        """Returns every violated invariant, in words."""
+        slots = sorted([*self._free, *self._slot_of.values()])
+        found = []
+        if slots != list(range(self.total)):
+            found.append("snapshot slots are not each in exactly one place")
+        if not self._pinned <= set(self._slot_of):
+            found.append("a pinned snapshot does not exist")
+        return found
