@@ -1,5 +1,6 @@
 """Checkpoints: tensor names, shard reading, checks, synthetic weights, download, inspection."""
 
+from di_engine.checkpoint.dummy import DummySource, dummy_source
 from di_engine.checkpoint.load import open_checkpoint
 from di_engine.checkpoint.memory import MemoryNeed, Resident, check_memory, weight_memory
 from di_engine.checkpoint.names import ALL_PARTS, Part, TensorSpec, expected_tensors
@@ -7,6 +8,7 @@ from di_engine.checkpoint.source import ProgressCallback, ShardSource, TensorSou
 
 __all__ = [
     "ALL_PARTS",
+    "DummySource",
     "MemoryNeed",
     "Part",
     "ProgressCallback",
@@ -15,6 +17,7 @@ __all__ = [
     "TensorSource",
     "TensorSpec",
     "check_memory",
+    "dummy_source",
     "expected_tensors",
     "open_checkpoint",
     "weight_memory",
