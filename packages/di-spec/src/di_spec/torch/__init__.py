@@ -1,0 +1,25 @@
+"""`di_spec` on torch tensors. The only part of the package that imports torch."""
+
+from di_spec.torch.noise import counter_bits, gumbel, row_bits
+from di_spec.torch.sample import (
+    Processed,
+    Samples,
+    gumbel_argmax,
+    process,
+    sample,
+    token_logprobs,
+    top_logprobs,
+)
+
+__all__ = [
+    "Processed",
+    "Samples",
+    "counter_bits",
+    "gumbel",
+    "gumbel_argmax",
+    "process",
+    "row_bits",
+    "sample",
+    "token_logprobs",
+    "top_logprobs",
+]
