@@ -4,3 +4,7 @@ from .norm import *
 from .rope import *
 from .records import *
 from di_kernels.records import record_bytes
+from .compressor import *
+from .indexer import *
+from .selection import *
+from .attention import *
