@@ -44,7 +44,7 @@ class InvalidRequestError(EngineError, ValueError):
 
 
 class CapacityError(EngineError):
-    """A limit of this engine (pool size, queue length, memory) is in the way, not the request's form."""
+    """A limit of this engine (pool size, queue length, memory) is in the way."""
 
 
 class ConfigError(EngineError, ValueError):

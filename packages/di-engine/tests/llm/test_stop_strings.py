@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from di_engine.llm.stop_strings import StopMatch, StopStringFilter
 from hypothesis import given
 from hypothesis import strategies as st
+
+from di_engine.llm.stop_strings import StopMatch, StopStringFilter
 
 
 def naive(text: str, stops: list[str], include_stop: bool) -> tuple[str, str | None]:
@@ -68,7 +69,7 @@ def test_any_cut_equals_the_definition(
     text: str, stops: list[str], cuts: list[int], include_stop: bool
 ) -> None:
     bounds = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
-    pieces = [text[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]
+    pieces = [text[a:b] for a, b in itertools.pairwise(bounds)]
     assert run(pieces, stops, include_stop) == naive(text, stops, include_stop)
 
 

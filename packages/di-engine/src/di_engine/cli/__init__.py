@@ -1,4 +1,4 @@
-"""The command `di`: parses arguments, prints results. Every command is a function of the library."""
+"""The command `di`: parses arguments and prints what functions of the library return."""
 
 from di_engine.cli.app import main
 

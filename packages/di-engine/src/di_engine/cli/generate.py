@@ -42,7 +42,7 @@ def generate(
         typer.Option(
             "--input",
             help="File to read: one prompt, or if its name ends in .jsonl one JSON object per line "
-            "with `prompt` or `prompt_token_ids` and any sampling parameter. `-` is standard input.",
+            "with `prompt` or `prompt_token_ids` and any sampling parameter. `-` is stdin.",
             show_default=False,
         ),
     ] = None,

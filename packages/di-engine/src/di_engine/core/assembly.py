@@ -10,21 +10,26 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from di_scheduler import Scheduler, SchedulerConfig
 
 from di_engine.cache import Cache, CacheLayout
-from di_engine.checkpoint import dummy_source, open_checkpoint, resolve_model
+from di_engine.checkpoint import (
+    Resident,
+    TensorSource,
+    dummy_source,
+    open_checkpoint,
+    resolve_model,
+)
 from di_engine.config import EngineConfig, ModelConfig
 from di_engine.core.engine import Engine
 from di_engine.core.step_timer import StepTimer
 from di_engine.errors import CapacityError, CheckpointError
 from di_engine.model.backbone import Backbone
 from di_engine.model.numerics import Numerics
-from di_engine.model.token_map import build_token_map, dummy_token_map
+from di_engine.model.token_map import build_token_map
 from di_engine.platforms import Device, resolve_device
 from di_engine.runner.model_runner import ModelRunner
 from di_engine.tokenizer import Tokenizer
+from di_scheduler import Scheduler, SchedulerConfig
 
 __all__ = ["EngineParts", "LoadProgress", "assemble", "pool_blocks"]
 
@@ -44,6 +49,7 @@ class EngineParts:
         model_config: The checkpoint's own configuration.
         tokenizer: The checkpoint's tokenizer, or None if it has none.
         device: Where the model runs.
+        cache_bytes: Memory of blocks and state slots.
     """
 
     engine: Engine
@@ -51,6 +57,7 @@ class EngineParts:
     model_config: ModelConfig
     tokenizer: Tokenizer | None
     device: Device
+    cache_bytes: int
 
 
 def assemble(config: EngineConfig, progress: LoadProgress | None = None) -> EngineParts:
@@ -79,7 +86,7 @@ def assemble(config: EngineConfig, progress: LoadProgress | None = None) -> Engi
         model_config,
         numerics,
         num_blocks=scheduler_config.num_blocks,
-        num_state_slots=scheduler_config.num_state_slots,
+        num_state_slots=scheduler_config.state_slots,
         device=device.torch_device,
     )
     runner = ModelRunner(
@@ -95,7 +102,7 @@ def assemble(config: EngineConfig, progress: LoadProgress | None = None) -> Engi
         timer=StepTimer(),
         log_every_steps=config.observability.log_every_steps,
     )
-    return EngineParts(engine, config, model_config, tokenizer, device)
+    return EngineParts(engine, config, model_config, tokenizer, device, cache.num_bytes)
 
 
 def pool_blocks(
@@ -127,12 +134,13 @@ def _scheduler_config(
     config: EngineConfig, model_config: ModelConfig, numerics: Numerics, device: Device
 ) -> SchedulerConfig:
     scheduler, cache = config.scheduler, config.cache
-    max_model_len = config.model.max_model_len
+    max_model_len, max_tokens_per_step = config.model.max_model_len, scheduler.max_tokens_per_step
+    assert max_model_len is not None, "filled by `with_model`"
+    assert max_tokens_per_step is not None, "filled by `with_model`"
     num_state_slots = math.floor(scheduler.max_running * cache.state_slot_ratio) + 2
     num_blocks = cache.num_blocks
     if num_blocks is None:
-        index = device.torch_device.index or 0
-        available = device.platform.available_memory(index) * cache.memory_fraction
+        available = device.available_memory() * cache.memory_fraction
         per_request = math.ceil(max_model_len / cache.block_size) + 1
         num_blocks = pool_blocks(
             scheduler.max_running * per_request + 1,
@@ -144,7 +152,7 @@ def _scheduler_config(
         max_model_len=max_model_len,
         num_blocks=num_blocks,
         max_running=scheduler.max_running,
-        max_tokens_per_step=scheduler.max_tokens_per_step,
+        max_tokens_per_step=max_tokens_per_step,
         block_size=cache.block_size,
         num_state_slots=num_state_slots,
         chunked_prefill=scheduler.chunked_prefill,
@@ -179,15 +187,16 @@ def _load_backbone(
     tokenizer: Tokenizer | None,
     progress: LoadProgress | None,
 ) -> Backbone:
-    if config.model.load_format == "dummy":
+    is_dummy = config.model.load_format == "dummy"
+    source: TensorSource
+    if is_dummy:
         source = dummy_source(model_config, seed=config.seed)
     else:
-        index = device.torch_device.index or 0
         source = open_checkpoint(
             directory,
             model_config,
-            resident=str(numerics.compute_dtype).removeprefix("torch."),
-            available_bytes=device.platform.available_memory(index),
+            resident=_resident_format(numerics, device),
+            available_bytes=device.available_memory(),
             progress=progress,
         )
     with source:
@@ -196,15 +205,28 @@ def _load_backbone(
             source,
             numerics,
             device.torch_device,
-            token_map=_token_map(model_config, tokenizer),
+            token_map=_token_map(model_config, tokenizer, is_dummy),
         )
 
 
+def _resident_format(numerics: Numerics, device: Device) -> Resident:
+    """How weights are kept: widened once on a CPU, as stored where kernels unpack them."""
+    if device.torch_device.type != "cpu":
+        return "stored"
+    return "bfloat16" if numerics.arithmetic == "native" else numerics.arithmetic
+
+
 def _token_map(
-    model_config: ModelConfig, tokenizer: Tokenizer | None
-) -> npt.NDArray[np.int64] | torch.Tensor | None:
+    model_config: ModelConfig, tokenizer: Tokenizer | None, is_dummy: bool
+) -> npt.NDArray[np.int64] | None:
+    """Compressed id of each token for the n-gram tables; None if the model has none."""
     if not model_config.engram_layer_ids:
         return None
-    if tokenizer is None:
-        return dummy_token_map(model_config)
-    return build_token_map(tokenizer.backend, model_config.vocab_size)
+    if tokenizer is not None:
+        return build_token_map(tokenizer.backend, model_config.vocab_size)
+    if not is_dummy:
+        raise CheckpointError(
+            "the model has Engram layers, whose lookup is made from the tokenizer, and no "
+            "`tokenizer.json` was found: give its directory as `model.tokenizer`"
+        )
+    return np.arange(model_config.vocab_size) % model_config.engram_compressed_vocab_size

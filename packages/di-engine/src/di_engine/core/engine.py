@@ -1,6 +1,6 @@
 """The step loop of one rank.
 
-One call to `Engine.step` is one step: plan, launch, sample, collect, commit. The order is the one of
+One call to `Engine.step` is one step: plan, launch, sample, collect, commit. The order is that of
 the overlapped loop (plan n, launch n, collect n-1, commit n-1, sample n) with nothing in flight
 between two calls.
 """
@@ -10,14 +10,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from di_scheduler import CapacityError as SchedulerCapacityError
-from di_scheduler import Scheduler, SchedulerError, StepPlan, StepUpdate
-from di_scheduler import Request as SchedulerRequest
-
-from di_engine.runner.request import EngineRequest, RequestEvent
 from di_engine.core.step_timer import StepTimer
 from di_engine.errors import CapacityError, InvalidRequestError, ModelExecutionError
 from di_engine.runner.model_runner import ModelRunner, StepResult
+from di_engine.runner.request import EngineRequest, RequestEvent
+from di_scheduler import CapacityError as SchedulerCapacityError
+from di_scheduler import Request as SchedulerRequest
+from di_scheduler import Scheduler, SchedulerError, StepPlan, StepUpdate
 
 __all__ = ["Engine"]
 

@@ -190,9 +190,7 @@ class LLM:
             states.append(state)
         return states, inbox
 
-    def _run(
-        self, states: list[RequestState], inbox: deque[StreamDelta]
-    ) -> Iterator[StreamDelta]:
+    def _run(self, states: list[RequestState], inbox: deque[StreamDelta]) -> Iterator[StreamDelta]:
         """Steps until every one of `states` has ended; gives out their deltas."""
         try:
             while True:

@@ -27,8 +27,8 @@ class Logprob:
 
     Attributes:
         logprob: Natural logarithm; minus infinity for a token that a filter removed.
-        rank: 1 for the most likely token, equal values by ascending id; None for a token that is not
-            among the alternatives asked for.
+        rank: 1 for the most likely token, equal values by ascending id; None for a token that is
+            not among the alternatives asked for.
         decoded_token: The token's own text; a lone part of a character reads as U+FFFD. None when
             the request does not make text.
     """

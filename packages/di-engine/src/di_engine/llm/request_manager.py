@@ -10,16 +10,16 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
-from di_spec.sampling import SamplingParams as SamplerParams
-from di_spec.sampling import seed_bits
 
-from di_engine.runner.request import EngineRequest, LogprobsSpec, RequestEvent
 from di_engine.errors import CapacityError, EngineError, InvalidRequestError
 from di_engine.llm.outputs import RequestError, RequestMetrics, StreamDelta
 from di_engine.llm.prompts import Encoder, PreparedPrompt, prepare_prompt
 from di_engine.llm.request_state import RequestState
 from di_engine.llm.sampling_params import SamplingParams
 from di_engine.llm.text_stream import Detokenizer
+from di_engine.runner.request import EngineRequest, LogprobsSpec, RequestEvent
+from di_spec.sampling import SamplingParams as SamplerParams
+from di_spec.sampling import seed_bits
 
 __all__ = ["RequestManager", "StepEngine", "TextCodec"]
 
@@ -105,8 +105,7 @@ class RequestManager:
             checked = _checked(params, self._vocab_size)
             if checked.stop_strings and self._tokenizer is None:
                 raise InvalidRequestError(
-                    "`stop` strings need a tokenizer and this model has none: use "
-                    "`stop_token_ids`",
+                    "`stop` strings need a tokenizer and this model has none: use `stop_token_ids`",
                     param="stop",
                 )
             state = RequestState(
@@ -148,7 +147,9 @@ class RequestManager:
 
     def _seed_of(self, number: int) -> int:
         """Seed of an unseeded request: unlike those of all others, the same in every run."""
-        return int(np.random.SeedSequence([self._base_seed, number]).generate_state(1, np.uint64)[0])
+        return int(
+            np.random.SeedSequence([self._base_seed, number]).generate_state(1, np.uint64)[0]
+        )
 
     def _add_to_core(self, state: RequestState, token_ids: list[int], seed: int) -> None:
         params = state.params

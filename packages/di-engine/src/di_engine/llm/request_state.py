@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from di_engine.runner.request import PositionLogprobs, RequestEvent
 from di_engine.llm.outputs import (
     CompletionOutput,
     FinishReason,
@@ -19,6 +18,7 @@ from di_engine.llm.outputs import (
 from di_engine.llm.prompts import PreparedPrompt
 from di_engine.llm.sampling_params import SamplingParams
 from di_engine.llm.text_stream import Detokenizer, TextStream
+from di_engine.runner.request import PositionLogprobs, RequestEvent
 
 __all__ = ["CompletionState", "RequestState"]
 
@@ -26,9 +26,7 @@ __all__ = ["CompletionState", "RequestState"]
 class CompletionState:
     """One completion while it is generated."""
 
-    def __init__(
-        self, index: int, params: SamplingParams, detokenizer: Detokenizer | None
-    ) -> None:
+    def __init__(self, index: int, params: SamplingParams, detokenizer: Detokenizer | None) -> None:
         """Starts an empty completion."""
         self.output = CompletionOutput(index)
         if params.logprobs is not None:

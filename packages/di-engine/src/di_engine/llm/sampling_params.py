@@ -95,7 +95,7 @@ class SamplingParams:
         """Builds parameters from a mapping such as a JSON object.
 
         Raises:
-            InvalidRequestError: If a key is not a field; names every such key and the nearest field.
+            InvalidRequestError: If a key is not a field; names each such key and the nearest field.
         """
         known = [field.name for field in fields(cls)]
         unknown = [key for key in values if key not in known]
@@ -206,7 +206,7 @@ def _optional(accepts: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 
 def _is_real(value: object) -> bool:
-    if isinstance(value, bool) or isinstance(value, str | bytes):
+    if isinstance(value, bool | str | bytes):
         return False
     try:
         return math.isfinite(value)  # type: ignore[arg-type]  # the call is the question

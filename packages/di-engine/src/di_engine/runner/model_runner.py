@@ -8,19 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
-from di_scheduler import StepOutcome, StepPlan
-from di_spec import torch as spec_torch
-from di_spec.sampling import RowStatus, SampleRequest, SamplerBatch, TokenHistory
 
 from di_engine.cache import Cache
-from di_engine.runner.request import EngineRequest, LogprobsSpec, PositionLogprobs
+from di_engine.errors import ModelExecutionError
 from di_engine.model.batch import StepBatch
 from di_engine.runner.prompt_logprobs import PromptLogprobs, position_logprobs
+from di_engine.runner.request import EngineRequest, LogprobsSpec, PositionLogprobs
 from di_engine.runner.step_inputs import make_step_batch
+from di_scheduler import StepOutcome, StepPlan
+from di_spec import torch as spec_torch
+from di_spec.sampling import RowStatus, SamplerBatch, SampleRequest, TokenHistory
 
 __all__ = ["LaunchedStep", "Model", "ModelRunner", "SampledStep", "StepResult"]
 
@@ -28,7 +29,7 @@ __all__ = ["LaunchedStep", "Model", "ModelRunner", "SampledStep", "StepResult"]
 class Model(Protocol):
     """The part of the model that steps need; `di_engine.model.backbone.Backbone` is one."""
 
-    def forward(self, batch: StepBatch, cache: Cache) -> torch.Tensor:
+    def forward(self, batch: StepBatch, cache: Any) -> torch.Tensor:
         """Runs the backbone and writes `cache`; returns hidden states (num_tokens, hidden_size)."""
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -95,7 +96,7 @@ class ModelRunner:
     def __init__(
         self,
         model: Model,
-        cache: Cache,
+        cache: Cache | None,
         *,
         vocab_size: int,
         history_len: int,
@@ -105,7 +106,7 @@ class ModelRunner:
 
         Args:
             model: Weights and forward pass.
-            cache: Blocks and state slots that plans refer to.
+            cache: Blocks and state slots that plans refer to; None for a model without one.
             vocab_size: Width of the logits.
             history_len: Tokens before a step's first row that the model looks up (n-grams).
             device: Where batch tensors are made.
@@ -222,6 +223,8 @@ def _output_logprobs(
     if spec.mode == "raw":
         return position_logprobs(sampled.logits[row : row + 1], [token_id], num_top)[0]
     samples = sampled.samples
+    if samples.logprobs is None or samples.top_token_ids is None or samples.top_logprobs is None:
+        raise ModelExecutionError("the sampler returned no processed log-probabilities")
     return PositionLogprobs(
         token_id,
         float(samples.logprobs[row]),

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 import torch
-from di_spec import torch as spec_torch
 
 from di_engine.runner.request import PositionLogprobs
+from di_spec import torch as spec_torch
 
 __all__ = ["PromptLogprobs", "position_logprobs"]
 
@@ -73,7 +73,5 @@ def position_logprobs(
     top_ids, top_logprobs = spec_torch.top_logprobs(logits, min(num_top, logits.shape[1]))
     return [
         PositionLogprobs(*entry)
-        for entry in zip(
-            token_ids, chosen, top_ids.tolist(), top_logprobs.tolist(), strict=True
-        )
+        for entry in zip(token_ids, chosen, top_ids.tolist(), top_logprobs.tolist(), strict=True)
     ]

@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+
 from di_spec.sampling import SamplingParams
 
 __all__ = ["EngineRequest", "LogprobsSpec", "PositionLogprobs", "RequestEvent"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import torch
-from di_scheduler import StepPlan
 
 from di_engine.model.batch import StepBatch
+from di_scheduler import StepPlan
 
 __all__ = ["make_step_batch", "row_positions", "sampled_rows"]
 
@@ -48,7 +48,9 @@ def row_positions(plan: StepPlan) -> npt.NDArray[np.int64]:
     query_lens = plan.query_lens.astype(np.int64)
     starts = np.cumsum(query_lens) - query_lens
     first = plan.context_lens - query_lens - starts
-    return np.arange(plan.num_tokens, dtype=np.int64) + np.repeat(first, query_lens)
+    positions = np.repeat(first, query_lens)
+    positions += np.arange(plan.num_tokens, dtype=np.int64)
+    return positions
 
 
 def sampled_rows(plan: StepPlan) -> npt.NDArray[np.int64]:

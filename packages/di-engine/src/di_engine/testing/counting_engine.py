@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
-from di_scheduler import Scheduler, SchedulerConfig
 
 from di_engine.core.engine import Engine
 from di_engine.core.step_timer import StepTimer
@@ -14,6 +13,7 @@ from di_engine.llm.request_manager import RequestManager
 from di_engine.runner.model_runner import ModelRunner
 from di_engine.testing.byte_tokenizer import ByteTokenizer
 from di_engine.testing.counting_model import CountingModel
+from di_scheduler import Scheduler, SchedulerConfig
 
 __all__ = ["CountingEngine"]
 

@@ -6,7 +6,6 @@ from collections.abc import Collection
 
 import torch
 
-from di_engine.cache import Cache
 from di_engine.model.batch import StepBatch
 
 __all__ = ["CountingModel"]
@@ -35,7 +34,7 @@ class CountingModel:
         self.batches: list[StepBatch] = []
         self.fail_on_step: int | None = None
 
-    def forward(self, batch: StepBatch, cache: Cache) -> torch.Tensor:
+    def forward(self, batch: StepBatch, cache: object) -> torch.Tensor:
         """Hidden states that hold the token, shape (num_tokens, 1); the cache is not touched."""
         self.batches.append(batch)
         if self.fail_on_step == len(self.batches) - 1:

@@ -1,0 +1,5 @@
+"""Benchmarks of the whole engine. Each is a function that returns plain values for JSON."""
+
+from di_engine.bench.throughput import BenchSettings, bench_decode, bench_prefill
+
+__all__ = ["BenchSettings", "bench_decode", "bench_prefill"]
