@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
 from di_engine import InvalidRequestError
 from di_engine.llm.prompts import prepare_prompt, split_prompts
 from di_engine.testing import ByteTokenizer

@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+
 from di_engine import InvalidRequestError, SamplingParams
 from di_engine.llm import sampling_params
 

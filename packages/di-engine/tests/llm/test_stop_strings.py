@@ -1,6 +1,6 @@
 """Stop strings: found wherever the text is cut, and never leaked in part."""
 
-from __future__ import annotations
+import itertools
 
 import pytest
 from hypothesis import given

@@ -1,11 +1,12 @@
 """Text of a completion, token by token: whole characters, no parts of stop strings."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from di_engine import SamplingParams
 from di_engine.llm.text_stream import TextStream
 from di_engine.testing import ByteTokenizer
-from hypothesis import given
-from hypothesis import strategies as st
 
 TOKENIZER = ByteTokenizer()
 

@@ -85,6 +85,7 @@ class LLM:
             parts.engine,
             parts.tokenizer,
             vocab_size=parts.model_config.vocab_size,
+            max_model_len=_model_len(parts.config),
             eos_token_ids=[parts.model_config.eos_token_id],
             base_seed=parts.config.seed,
         )
@@ -216,6 +217,12 @@ class LLM:
         for state, delta in deltas:
             if state.inbox is not None:
                 state.inbox.append(delta)
+
+
+def _model_len(config: EngineConfig) -> int:
+    length = config.model.max_model_len
+    assert length is not None, "filled by `assemble`"
+    return length
 
 
 def _params_per_prompt(sampling_params: Any, num_prompts: int) -> list[Any]:

@@ -15,7 +15,7 @@ from di_engine.errors import CapacityError, EngineError, InvalidRequestError
 from di_engine.llm.outputs import RequestError, RequestMetrics, StreamDelta
 from di_engine.llm.prompts import Encoder, PreparedPrompt, prepare_prompt
 from di_engine.llm.request_state import RequestState
-from di_engine.llm.sampling_params import SamplingParams
+from di_engine.llm.sampling_params import SamplingParams, as_ids
 from di_engine.llm.text_stream import Detokenizer
 from di_engine.runner.request import EngineRequest, LogprobsSpec, RequestEvent
 from di_spec.sampling import SamplingParams as SamplerParams
@@ -57,6 +57,7 @@ class RequestManager:
         tokenizer: TextCodec | None,
         *,
         vocab_size: int,
+        max_model_len: int,
         eos_token_ids: Iterable[int],
         base_seed: int = 0,
         clock: Callable[[], float] = time.monotonic,
@@ -67,6 +68,7 @@ class RequestManager:
             engine: Runs the requests.
             tokenizer: Makes token ids of text and text of token ids; None serves token ids only.
             vocab_size: Token ids must be below this.
+            max_model_len: Most tokens of prompt and output together.
             eos_token_ids: Ids that end a text.
             base_seed: The seeds of requests that bring none follow from it and their number.
             clock: Seconds, for the times of requests.
@@ -74,6 +76,7 @@ class RequestManager:
         self._engine = engine
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
+        self._max_model_len = max_model_len
         self._eos_token_ids = tuple(eos_token_ids)
         self._base_seed = base_seed
         self._clock = clock
@@ -102,6 +105,7 @@ class RequestManager:
         prepared = PreparedPrompt(prompt if isinstance(prompt, str) else None, [])
         try:
             prepared = prepare_prompt(prompt, self._tokenizer, self._vocab_size)
+            self._check_length(len(prepared.token_ids))
             checked = _checked(params, self._vocab_size)
             if checked.stop_strings and self._tokenizer is None:
                 raise InvalidRequestError(
@@ -145,6 +149,15 @@ class RequestManager:
         """Ends every request."""
         self._engine.abort(list(self._running))
 
+    def _check_length(self, prompt_len: int) -> None:
+        if prompt_len >= self._max_model_len:
+            raise InvalidRequestError(
+                f"the prompt is too long: {prompt_len} tokens, at most {self._max_model_len - 1} "
+                f"leave room for output (`model.max_model_len` is {self._max_model_len}); shorten "
+                "it or raise `model.max_model_len`",
+                param="prompt",
+            )
+
     def _seed_of(self, number: int) -> int:
         """Seed of an unseeded request: unlike those of all others, the same in every run."""
         return int(
@@ -164,7 +177,7 @@ class RequestManager:
                         sampling=self._sampler_params(params, (seed + index) % 2**64),
                         max_tokens=int(params.max_tokens),
                         min_tokens=int(params.min_tokens),
-                        stop_token_ids=tuple(int(i) for i in params.stop_token_ids or ()),
+                        stop_token_ids=as_ids(params.stop_token_ids),
                         ignore_eos=params.ignore_eos,
                         logprobs=LogprobsSpec(
                             params.logprobs,
@@ -181,7 +194,7 @@ class RequestManager:
             self._running[core_id] = (state, index)
 
     def _sampler_params(self, params: SamplingParams, seed: int) -> SamplerParams:
-        suppressed = {int(i) for i in params.stop_token_ids or ()}
+        suppressed = set(as_ids(params.stop_token_ids))
         if not params.ignore_eos:
             suppressed.update(self._eos_token_ids)
         allowed = params.allowed_token_ids
@@ -194,8 +207,8 @@ class RequestManager:
             frequency_penalty=float(params.frequency_penalty),
             presence_penalty=float(params.presence_penalty),
             logit_bias={int(k): float(v) for k, v in (params.logit_bias or {}).items()},
-            allowed_token_ids=None if allowed is None else tuple(int(i) for i in allowed),
-            banned_token_ids=tuple(int(i) for i in params.banned_token_ids or ()),
+            allowed_token_ids=None if allowed is None else as_ids(allowed),
+            banned_token_ids=as_ids(params.banned_token_ids),
             min_tokens=int(params.min_tokens),
             stop_token_ids=tuple(sorted(suppressed)),
             seed=seed,

@@ -16,7 +16,7 @@ from di_engine.llm.outputs import (
     TokenLogprobs,
 )
 from di_engine.llm.prompts import PreparedPrompt
-from di_engine.llm.sampling_params import SamplingParams
+from di_engine.llm.sampling_params import SamplingParams, as_ids
 from di_engine.llm.text_stream import Detokenizer, TextStream
 from di_engine.runner.request import PositionLogprobs, RequestEvent
 
@@ -79,11 +79,10 @@ class CompletionState:
         self.output.stop_reason = stop_reason
 
     def _stop_token(self, reason: FinishReason) -> int | None:
-        stop_ids = self._params.stop_token_ids
-        if reason != "stop" or not stop_ids or not self.output.token_ids:
+        if reason != "stop" or not self.output.token_ids:
             return None
         last = self.output.token_ids[-1]
-        return last if last in {int(i) for i in stop_ids} else None
+        return last if last in as_ids(self._params.stop_token_ids) else None
 
 
 class RequestState:

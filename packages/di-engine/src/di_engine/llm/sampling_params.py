@@ -10,13 +10,13 @@ from __future__ import annotations
 import difflib
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from di_engine.errors import InvalidRequestError
 
-__all__ = ["MAX_LOGPROBS", "LogprobsMode", "SamplingParams"]
+__all__ = ["MAX_LOGPROBS", "LogprobsMode", "SamplingParams", "as_ids"]
 
 LogprobsMode = Literal["raw", "processed"]
 
@@ -161,7 +161,7 @@ class SamplingParams:
     def _ids_outside(self, vocab_size: int) -> list[tuple[str, str]]:
         found = []
         for name in ("logit_bias", "allowed_token_ids", "banned_token_ids", "stop_token_ids"):
-            bad = [int(i) for i in getattr(self, name) or () if not 0 <= int(i) < vocab_size]
+            bad = [i for i in as_ids(getattr(self, name)) if not 0 <= i < vocab_size]
             if bad:
                 found.append(
                     (
@@ -170,14 +170,19 @@ class SamplingParams:
                         f"{', '.join(map(str, bad[:5]))}{' ...' if len(bad) > 5 else ''}",
                     )
                 )
-        banned = {int(i) for i in self.banned_token_ids or ()}
+        banned = set(as_ids(self.banned_token_ids))
         allowed = self.allowed_token_ids
-        choices = range(vocab_size) if allowed is None else {int(i) for i in allowed}
+        choices = range(vocab_size) if allowed is None else as_ids(allowed)
         if not found and not any(token_id not in banned for token_id in choices):
             found.append(
                 ("banned_token_ids", "`banned_token_ids` leaves no token that may be generated")
             )
         return found
+
+
+def as_ids(values: Iterable[int] | None) -> tuple[int, ...]:
+    """Token ids, possibly an array, as plain integers; none for None."""
+    return () if values is None else tuple(int(value) for value in values)
 
 
 def _unknown_field(key: str, known: Sequence[str]) -> str:

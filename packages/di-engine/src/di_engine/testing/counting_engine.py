@@ -23,6 +23,8 @@ class CountingEngine:
 
     Attributes:
         model: The model; its `batches` show what was run.
+        scheduler: The scheduler.
+        runner: The runner.
         engine: The step loop.
         requests: What `LLM` is made of.
     """
@@ -52,8 +54,9 @@ class CountingEngine:
             "eos_token_ids": eos_token_ids,
             "vocab_size": vocab_size,
         }
+        settings |= scheduler
         self.model = CountingModel(vocab_size, nan_after=nan_after)
-        self.scheduler = Scheduler(SchedulerConfig(**settings | scheduler))
+        self.scheduler = Scheduler(SchedulerConfig(**settings))
         runner = ModelRunner(
             self.model,
             None,
@@ -67,6 +70,7 @@ class CountingEngine:
             self.engine,
             tokenizer,
             vocab_size=vocab_size,
+            max_model_len=settings["max_model_len"],
             eos_token_ids=eos_token_ids,
             clock=clock,
         )
