@@ -13,11 +13,11 @@ from di_scheduler.errors import (
     PlanOrderError,
     SchedulerError,
 )
+from di_scheduler.hit import ExternalHit
 from di_scheduler.outcome import RequestUpdate, StepOutcome, StepUpdate
 from di_scheduler.plan import SnapshotSaves, StepPlan
 from di_scheduler.protocols import (
     AllRows,
-    ExternalHit,
     KVConnector,
     MetricsSink,
     RowBudget,
@@ -28,6 +28,7 @@ from di_scheduler.protocols import (
 )
 from di_scheduler.request import Request
 from di_scheduler.scheduler import Scheduler
+from di_scheduler.stats import SchedulerStats
 
 __version__ = "0.1.0"
 
@@ -51,6 +52,7 @@ __all__ = [
     "Scheduler",
     "SchedulerConfig",
     "SchedulerError",
+    "SchedulerStats",
     "SingleRank",
     "SnapshotSaves",
     "StepOutcome",

@@ -6,7 +6,8 @@ from di_scheduler.core import Core
 from di_scheduler.hashing import chain_root, extend_chain
 from di_scheduler.outcome import RequestUpdate, StepOutcome, StepUpdate, update_without_rows
 from di_scheduler.plan import StepPlan
-from di_scheduler.request import LENGTH, STOP, BoolArray, Int64Array, Record, Status
+from di_scheduler.request import LENGTH, PREFILLED, STOP, BoolArray, Int64Array, Record, Status
+from di_scheduler.transfers import Transfers
 
 
 class Accountant:
@@ -14,10 +15,12 @@ class Accountant:
 
     Args:
         core: The scheduler's state.
+        transfers: Takes finished prompts away from a prefill rank.
     """
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, transfers: Transfers | None) -> None:
         self._core = core
+        self._transfers = transfers
         self._config = core.config
 
     def commit(self, plan: StepPlan, outcome: StepOutcome) -> StepUpdate:
@@ -40,7 +43,7 @@ class Accountant:
         finished = update.finished.nonzero()[0].tolist()
         for index in finished:
             record = plan.records[int(update.rows[index])]
-            core.leave(record, update.finish_reasons[index])
+            self._leave(record, update.finish_reasons[index])
         if not is_live.all():
             self._take_late_tokens(plan, np.flatnonzero(~is_live), token_ids, num_tokens)
         core.retire_zombies()
@@ -56,6 +59,11 @@ class Accountant:
             if core.by_uid.get(record.uid) is record:
                 core.end(record, reason, message)
         core.retire_zombies()
+
+    def _leave(self, record: Record, reason: str) -> None:
+        self._core.leave(record, reason)
+        if reason == PREFILLED and self._transfers is not None:
+            self._transfers.start_send(record)
 
     # --- tokens and stops -------------------------------------------------------------------
 
@@ -89,6 +97,10 @@ class Accountant:
             index: STOP if is_stop[index, first_end[index]] else LENGTH
             for index in finished.nonzero()[0].tolist()
         }
+        if self._config.role == "prefill":
+            for index in (~finished).nonzero()[0].tolist():
+                reasons[index] = PREFILLED
+            finished = np.ones_like(finished)
         prompt_lens = table.prompt_len[slots]
         drafts = plan.draft_lens[rows].astype(np.int64)
         accepted = np.minimum(counts - 1, drafts)

@@ -4,7 +4,9 @@ from dataclasses import dataclass
 
 from di_scheduler.core import Core
 from di_scheduler.hashing import chain_root, extend_chain
-from di_scheduler.request import Record, Status
+from di_scheduler.hit import ExternalHit
+from di_scheduler.request import ERROR, Record, Status
+from di_scheduler.transfers import Transfers
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +35,12 @@ class Admission:
 
     Args:
         core: The scheduler's state.
+        transfers: Where blocks may come from besides this rank, if anywhere.
     """
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, transfers: Transfers | None) -> None:
         self._core = core
+        self._transfers = transfers
         self._config = core.config
 
     def may_admit(self) -> bool:
@@ -57,11 +61,17 @@ class Admission:
             The record and the snapshot slot to restore (-1 for none); None if nothing can be
             admitted now.
         """
-        core = self._core
-        record = core.waiting.head()
-        if record is None or not self.may_admit():
+        core, transfers = self._core, self._transfers
+        record = self._admissible_head()
+        if record is None:
             return None
         match = self.find_prefix(record)
+        external = self._external_hit(record, match)
+        if external is not None:
+            # Should the load fail, the prompt is computed from the blocks that are here.
+            first_needed = min(match.hit_len, len(record.token_ids) - 1)
+            start = max(0, first_needed - self._config.replay_tokens)
+            match = PrefixMatch(match.block_ids, match.hit_len, start, None)
         num_new = self._config.blocks_for(len(record.token_ids)) - len(match.block_ids)
         revived = core.pool.num_unreferenced(match.block_ids)
         if num_new > core.pool.num_available - revived:
@@ -70,10 +80,28 @@ class Admission:
         record.status = Status.RUNNING
         self._fill_slot(record, match, num_new)
         self._count(record, match)
+        if external is not None and transfers is not None:
+            transfers.start_load(record, external, len(match.block_ids))
         if match.snapshot is None:
             return record, -1
         core.counters.snapshot_restores += 1
         return record, core.snapshots.pin(match.snapshot)
+
+    def _admissible_head(self) -> Record | None:
+        """Returns the next request if slots and usage allow one more.
+
+        A decode rank drops the requests that it could never run on the way.
+        """
+        core = self._core
+        while (record := core.waiting.head()) is not None and self.may_admit():
+            if self._config.role != "decode" or self._external_hit(record, NO_MATCH) is not None:
+                return record
+            message = (
+                f"no store holds the state after {len(record.token_ids) - 1} tokens, and a decode "
+                f"rank cannot compute prompts"
+            )
+            core.end(record, ERROR, message)
+        return None
 
     def find_prefix(self, record: Record) -> PrefixMatch:
         """Returns the longest usable prefix and the cheapest exact way to enter it."""
@@ -86,9 +114,12 @@ class Admission:
         hit_len = len(blocks) * config.block_size
         # The last token is always computed: somebody has to produce the logits.
         first_needed = min(hit_len, len(record.token_ids) - 1)
-        start = max(0, first_needed - config.replay_tokens)
+        # A ring saved at the end of this hit may be restored for a prompt that ends there, which
+        # then computes the token before the boundary once more: that one must be exact too.
+        margin = 1 if config.num_snapshot_slots and first_needed == hit_len else 0
+        start = max(0, first_needed - config.replay_tokens - margin)
         if config.num_window_layers == 0:
-            return PrefixMatch(blocks, hit_len, start, None)
+            return PrefixMatch(blocks, hit_len, first_needed, None)
         for index in range(len(blocks) - 1, -1, -1):
             boundary = (index + 1) * config.block_size
             if boundary <= start:
@@ -97,6 +128,20 @@ class Admission:
                 restored = min(boundary, first_needed)
                 return PrefixMatch(blocks, hit_len, restored, record.block_hashes[index])
         return PrefixMatch(blocks, hit_len, start, None)
+
+    def _external_hit(self, record: Record, match: PrefixMatch) -> ExternalHit | None:
+        """Returns what the store adds to the local match, if it spares any computation."""
+        if self._transfers is None or self._config.role == "prefill":
+            return None
+        hit = self._transfers.lookup(record)
+        if hit is None:
+            return None
+        last = len(record.token_ids) - 1
+        if self._config.role == "decode":
+            return hit if hit.has_state and hit.num_tokens >= last else None
+        first_needed = min(hit.num_tokens, last)
+        replay = 0 if hit.has_state else self._config.replay_tokens
+        return hit if first_needed - replay > match.start else None
 
     def _fill_slot(self, record: Record, match: PrefixMatch, num_new: int) -> None:
         core, table = self._core, self._core.table

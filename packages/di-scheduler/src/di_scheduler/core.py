@@ -11,7 +11,7 @@ from di_scheduler.errors import IntegrityError
 from di_scheduler.outcome import RequestUpdate
 from di_scheduler.plan import StepPlan
 from di_scheduler.protocols import KVConnector
-from di_scheduler.request import FINAL_STATUSES, Record, Status
+from di_scheduler.request import FINAL_STATUSES, PREFILLED, Record, Status
 from di_scheduler.snapshots import SnapshotPool
 from di_scheduler.table import RequestTable
 from di_scheduler.waiting import WaitingQueue
@@ -32,6 +32,7 @@ class Counters:
         output_tokens: Tokens emitted.
         cache_queries: Tokens of admitted prompts that were looked up in the prefix cache.
         cache_hits: Of those, tokens whose blocks were found.
+        external_hits: Tokens whose KV was loaded through the connector.
         replayed_tokens: Tokens computed again only to make the windows exact.
         snapshot_saves: Window rings saved.
         snapshot_restores: Window rings restored.
@@ -49,6 +50,7 @@ class Counters:
     output_tokens: int = 0
     cache_queries: int = 0
     cache_hits: int = 0
+    external_hits: int = 0
     replayed_tokens: int = 0
     snapshot_saves: int = 0
     snapshot_restores: int = 0
@@ -122,6 +124,7 @@ class Core:
         record.token_ids = self.table.token_ids[slot, :length].copy()
         record.status = Status.WAITING
         record.checkpoints.clear()
+        record.is_looked_up, record.external = False, None
         record.num_preemptions += 1
         self.counters.preempted += 1
         self.release(slot)
@@ -156,6 +159,8 @@ class Core:
         elif record.status is Status.LOADING:
             assert self.connector is not None, "a request loads without a connector"
             self.connector.cancel(record.uid)
+            self.table.status[record.slot] = Status.SENDING
+        elif reason == PREFILLED:
             self.table.status[record.slot] = Status.SENDING
         elif self.is_in_flight(record.slot):
             self.table.status[record.slot] = Status.ZOMBIE

@@ -11,6 +11,7 @@ from di_scheduler.plan import NO_SAVES, SnapshotSaves, StepKind, StepPlan
 from di_scheduler.protocols import RowBudget, as_row_counts
 from di_scheduler.request import NO_RESOURCES, Int64Array, Record, Status
 from di_scheduler.table import RequestTable
+from di_scheduler.transfers import Transfers
 
 
 @dataclass(slots=True)
@@ -48,30 +49,36 @@ class Planner:
     Args:
         core: The scheduler's state.
         row_budget: Chooses rows per decoding request.
+        transfers: Where blocks may come from besides this rank.
     """
 
-    def __init__(self, core: Core, row_budget: RowBudget) -> None:
+    def __init__(self, core: Core, row_budget: RowBudget, transfers: Transfers | None) -> None:
         self._core = core
         self._config = core.config
         self._budget = row_budget
-        self.admission = Admission(core)
+        self.admission = Admission(core, transfers)
         self._growth: list[Growth] = []
         self._restores: dict[int, int] = {}
         self._has_preempted = False
 
-    def wants_prompt(self) -> bool:
-        """Returns whether this rank would run prompt rows now; changes nothing."""
-        if len(self._prefilling()):
-            return True
-        return self._core.waiting.head() is not None and self.admission.may_admit()
+    def outlook(self) -> tuple[bool, bool, bool]:
+        """Returns what this rank could do now; changes nothing.
 
-    def has_decodes(self) -> bool:
-        """Returns whether some request decodes."""
-        return bool(len(self._running()) > len(self._prefilling()))
+        Returns:
+            Whether it would run prompt rows, whether some request decodes, and whether a prompt
+            is half computed.
+        """
+        num_prefilling = len(self._prefilling())
+        has_decodes = len(self._running()) > num_prefilling
+        has_partial = num_prefilling > 0
+        may_start = self._core.waiting.head() is not None and self.admission.may_admit()
+        return has_partial or may_start, has_decodes, has_partial
 
     def build(self, kind: StepKind) -> StepPlan | None:
         """Builds a step of one kind; None if there are no rows for it."""
-        self._growth, self._restores, self._has_preempted = [], {}, False
+        self._restores, self._has_preempted = {}, False
+        if self._config.role == "decode":
+            self._admit_loads()
         decodes = NO_ROWS if kind == "prompt" else self._decode_rows()
         chunks = NO_ROWS
         if kind != "decode":
@@ -194,25 +201,34 @@ class Planner:
             head = self._core.waiting.head()
             if head is None or not self._may_start(head, budget):
                 break
-            admitted = self.admission.try_admit()
-            if admitted is None:
+            record = self._admit()
+            if record is None:
                 break
-            record, snapshot_id = admitted
-            if snapshot_id >= 0:
-                self._restores[record.slot] = snapshot_id
-            count = int(table.num_blocks[record.slot])
-            self._growth.append(
-                Growth(
-                    np.full(count, record.slot),
-                    np.arange(count),
-                    table.blocks[record.slot, :count].astype(np.int64),
-                )
-            )
-            budget -= self._add_chunk(record, budget, chosen)
+            if record.status is Status.RUNNING:
+                budget -= self._add_chunk(record, budget, chosen)
         if not chosen:
             return NO_ROWS
         slots, starts, counts = np.array(chosen, np.int64).T
         return Rows(slots, starts, counts, counts)
+
+    def _admit_loads(self) -> None:
+        """Starts the transfers of requests that a decode rank has room for."""
+        while self._admit() is not None:
+            pass
+
+    def _admit(self) -> Record | None:
+        """Admits the next request and notes its blocks and the snapshot it starts from."""
+        admitted = self.admission.try_admit()
+        if admitted is None:
+            return None
+        table = self._core.table
+        record, snapshot_id = admitted
+        if snapshot_id >= 0:
+            self._restores[record.slot] = snapshot_id
+        count = int(table.num_blocks[record.slot])
+        block_ids = table.blocks[record.slot, :count].astype(np.int64)
+        self._growth.append(Growth(np.full(count, record.slot), np.arange(count), block_ids))
+        return record
 
     def _may_start(self, record: Record, budget: int) -> bool:
         return self._config.chunked_prefill or len(record.token_ids) <= budget
@@ -249,7 +265,8 @@ class Planner:
         is_prompt = np.arange(len(slots)) >= num_decodes
         in_flight = table.in_flight[slots]
         saves = self._saves(slots, starts, num_decodes)
-        growth = self._growth
+        # Loads that started in a turn without rows report their blocks with the next plan.
+        growth, self._growth = self._growth, []
         plan = StepPlan(
             step_id=core.next_step,
             kind=kind,
@@ -313,6 +330,7 @@ class Planner:
             record = table.record(slot)
             if record.checkpoints and record.checkpoints[0] == start:
                 record.checkpoints.pop(0)
+                # The chunk before may be in flight; its block is findable once it is committed.
                 self._save(record, start, saves)
         slots, starts = slots[:num_decodes], starts[:num_decodes]
         boundaries = table.num_computed[slots] // config.block_size * config.block_size
@@ -323,10 +341,11 @@ class Planner:
         for slot, boundary in zip(slots[due].tolist(), boundaries[due].tolist(), strict=True):
             record = table.record(slot)
             previous = record.rolling_snapshot
-            if self._save(record, boundary, saves):
+            block_hash = record.block_hashes[boundary // config.block_size - 1]
+            if core.pool.find(block_hash) is not None and self._save(record, boundary, saves):
                 if previous is not None:
                     core.snapshots.age(previous)
-                record.rolling_snapshot = record.block_hashes[boundary // config.block_size - 1]
+                record.rolling_snapshot = block_hash
         core.snapshots.unpin_all()
         if not saves:
             return NO_SAVES
@@ -337,7 +356,7 @@ class Planner:
         core = self._core
         core.table.saved_boundary[record.slot] = boundary
         block_hash = record.block_hashes[boundary // self._config.block_size - 1]
-        if block_hash in core.snapshots or core.pool.find(block_hash) is None:
+        if block_hash in core.snapshots:
             return False
         snapshot_id = core.snapshots.take(block_hash)
         if snapshot_id is None:

@@ -6,6 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
+from di_scheduler.hit import ExternalHit
 from di_scheduler.request import Int32Array, Int64Array
 
 
@@ -101,20 +102,6 @@ class Transfer:
     first_block: int
     num_tokens: int
     block_hashes: tuple[bytes, ...]
-    has_state: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ExternalHit:
-    """What a store outside this rank holds of a prompt.
-
-    Attributes:
-        num_tokens: Leading tokens whose blocks it holds: a multiple of the block size, or the
-            whole prompt if the state comes with it.
-        has_state: Whether it also holds the state slot as it was after `num_tokens`.
-    """
-
-    num_tokens: int
     has_state: bool
 
 

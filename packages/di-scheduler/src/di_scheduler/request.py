@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from di_scheduler.config import SchedulerConfig
 from di_scheduler.errors import CapacityError, InvalidRequestError
+from di_scheduler.hit import ExternalHit
 
 Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
@@ -38,6 +39,8 @@ class Request:
         ignore_eos: Whether the end-of-text ids of the configuration do not end this request.
         priority: Lower runs first.
         cache_salt: Requests share cached prefixes only with requests of the same salt.
+        output_ids: Output tokens that were produced elsewhere, for example by a prefill rank. The
+            request continues after them; they count as output and are not emitted again.
     """
 
     request_id: str
@@ -48,6 +51,7 @@ class Request:
     ignore_eos: bool = False
     priority: int = 0
     cache_salt: bytes = b""
+    output_ids: Sequence[int] = ()
 
 
 class Status(IntEnum):
@@ -87,7 +91,8 @@ class Record:
     num_cached_tokens: int = 0
     num_preemptions: int = 0
     rolling_snapshot: bytes | None = None
-    is_prefilled: bool = False
+    is_looked_up: bool = False
+    external: ExternalHit | None = None
 
     @property
     def request_id(self) -> str:
@@ -96,7 +101,7 @@ class Record:
 
 
 def checked_prompt(request: Request, config: SchedulerConfig) -> Int32Array:
-    """Returns the prompt of `request` as a fresh int32 array after checking the whole request.
+    """Returns prompt and given output of `request`, int32, after checking the whole request.
 
     Args:
         request: What the caller asks for.
@@ -110,6 +115,7 @@ def checked_prompt(request: Request, config: SchedulerConfig) -> Int32Array:
     if not isinstance(name, str) or not name:
         raise InvalidRequestError(f"`request_id` must be a non-empty string: {name!r}")
     prompt = _as_token_ids(request)
+    prompt = np.concatenate((prompt, np.array(_checked_output(request, config), np.int64)))
     if config.vocab_size is not None:
         wrong = (prompt < 0) | (prompt >= config.vocab_size)
         allowed = f"0 .. {config.vocab_size - 1}"
@@ -123,8 +129,23 @@ def checked_prompt(request: Request, config: SchedulerConfig) -> Int32Array:
             f"{allowed}; check that prompt and model use the same tokenizer"
         )
     _check_stop_rules(request)
-    _check_capacity(request, len(prompt), config)
+    _check_capacity(request, len(prompt) - len(request.output_ids), config)
     return prompt.astype(np.int32)
+
+
+def _checked_output(request: Request, config: SchedulerConfig) -> list[int]:
+    name, given = request.request_id, list(request.output_ids)
+    for token_id in given:
+        if isinstance(token_id, bool) or not isinstance(token_id, int | np.integer):
+            raise InvalidRequestError(
+                f"request {name!r}: `output_ids` must be integers: {token_id!r}"
+            )
+    if config.role == "decode" and not given:
+        raise InvalidRequestError(
+            f"request {name!r}: a decode rank continues what a prefill rank began; give the tokens "
+            f"sampled there as `output_ids`"
+        )
+    return given
 
 
 def _as_token_ids(request: Request) -> Int64Array:
@@ -166,6 +187,11 @@ def _check_stop_rules(request: Request) -> None:
             f"request {name!r}: `min_tokens` must be between 0 and `max_tokens` = {most}: "
             f"{request.min_tokens}"
         )
+    if most is not None and len(request.output_ids) >= most:
+        raise InvalidRequestError(
+            f"request {name!r}: {len(request.output_ids)} `output_ids` leave nothing to generate "
+            f"within `max_tokens` = {most}"
+        )
     stop_ids: Sequence[object] = request.stop_token_ids
     for token_id in stop_ids:
         if isinstance(token_id, bool) or not isinstance(token_id, int | np.integer) or token_id < 0:
@@ -196,8 +222,17 @@ def _check_capacity(request: Request, prompt_len: int, config: SchedulerConfig) 
             needed=prompt_len + request.min_tokens,
             available=config.max_model_len,
         )
+    given = len(request.output_ids)
+    if prompt_len + given >= config.max_model_len:
+        raise CapacityError(
+            f"request {name!r}: {prompt_len} prompt tokens and {given} `output_ids` leave no room "
+            f"within `max_model_len` = {config.max_model_len}; raise the limit",
+            needed=prompt_len + given + 1,
+            available=config.max_model_len,
+        )
     # The newest token has no KV yet, hence one position less than tokens.
-    certain = max(prompt_len, prompt_len + certain_output(request, prompt_len, config) - 1)
+    output = max(certain_output(request, prompt_len, config), given + 1)
+    certain = prompt_len + output - 1
     needed = config.blocks_for(certain)
     if needed > config.usable_blocks:
         raise CapacityError(

@@ -5,12 +5,15 @@ from collections.abc import Iterable
 from di_scheduler.accounting import Accountant
 from di_scheduler.config import SchedulerConfig
 from di_scheduler.core import Core, Counters
-from di_scheduler.errors import DuplicateRequestError, PlanOrderError
+from di_scheduler.errors import ConfigError, DuplicateRequestError, PlanOrderError
 from di_scheduler.outcome import StepOutcome, StepUpdate, update_without_rows
 from di_scheduler.plan import StepPlan
 from di_scheduler.planner import Planner
 from di_scheduler.protocols import AllRows, KVConnector, MetricsSink, RowBudget, SingleRank, Vote
-from di_scheduler.request import ABORT, ERROR, Int32Array, Record, Request, checked_prompt
+from di_scheduler.request import ABORT, ERROR, Int32Array, Record, Request, Status, checked_prompt
+from di_scheduler.stats import Reporter, SchedulerStats, measure
+from di_scheduler.step_kind import StepChooser
+from di_scheduler.transfers import Transfers
 
 
 class Scheduler:
@@ -38,10 +41,13 @@ class Scheduler:
     ) -> None:
         self.config = config
         self._core = Core(config, connector)
-        self._planner = Planner(self._core, row_budget or AllRows())
-        self._accountant = Accountant(self._core)
-        self._vote = vote or SingleRank()
-        self._metrics = metrics
+        if config.role != "both" and connector is None:
+            raise ConfigError([f"`role` = {config.role} needs a connector"])
+        self._transfers = None if connector is None else Transfers(self._core, connector)
+        planner = Planner(self._core, row_budget or AllRows(), self._transfers)
+        self._chooser = StepChooser(self._core, planner, vote or SingleRank())
+        self._accountant = Accountant(self._core, self._transfers)
+        self._reporter = None if metrics is None else Reporter(self._core, metrics)
         self._next_uid = 1
 
     # --- requests ---------------------------------------------------------------------------
@@ -61,7 +67,7 @@ class Scheduler:
                 f"request {request.request_id!r} is already in progress; choose another "
                 f"`request_id` or abort the first one"
             )
-        prompt_len = len(token_ids)
+        prompt_len = len(token_ids) - len(request.output_ids)
         len_limit = config.max_model_len
         if request.max_tokens is not None:
             len_limit = min(len_limit, prompt_len + request.max_tokens)
@@ -125,7 +131,9 @@ class Scheduler:
                 f"steps {core.uncommitted[0].step_id} and {core.uncommitted[1].step_id} are "
                 f"uncommitted; commit the first before planning another"
             )
-        plan = self._planner.build("mixed")
+        if self._transfers is not None:
+            self._transfers.poll()
+        plan = self._chooser.next_plan()
         if plan is None:
             return None
         core.next_step += 1
@@ -147,18 +155,25 @@ class Scheduler:
         outcome.check(plan)
         self._core.uncommitted.popleft()
         update = self._accountant.commit(plan, outcome)
-        self._report()
+        if self._reporter is not None:
+            self._reporter.report()
         return update
 
     def cancel(self, plan: StepPlan, message: str = "the step failed") -> None:
         """Closes the oldest uncommitted step without an outcome: its requests end with `error`.
 
+        A newer uncommitted step was launched on top of what this one left behind; it is closed
+        in the same way and must not be committed.
+
         Raises:
             PlanOrderError: `plan` is not the oldest uncommitted plan.
         """
         self._require_oldest(plan)
-        self._core.uncommitted.popleft()
-        self._accountant.drop(plan, ERROR, message)
+        core = self._core
+        for closed in core.uncommitted:
+            core.snapshots.drop_slots(set(closed.saves.snapshot_ids.tolist()))
+        while core.uncommitted:
+            self._accountant.drop(core.uncommitted.popleft(), ERROR, message)
 
     def flush(self) -> StepUpdate:
         """Returns the terminal views that no commit has delivered yet."""
@@ -177,9 +192,10 @@ class Scheduler:
 
     @property
     def has_unfinished(self) -> bool:
-        """Whether a request, a step or an undelivered terminal view is left."""
+        """Whether a request, a step, a send or an undelivered terminal view is left."""
         core = self._core
-        return bool(core.by_id or core.uncommitted or core.terminal)
+        sends = (core.table.status == Status.SENDING).any()
+        return bool(core.by_id or core.uncommitted or core.terminal or sends)
 
     @property
     def num_waiting(self) -> int:
@@ -208,6 +224,10 @@ class Scheduler:
         """Monotonic figures since the scheduler was made."""
         return self._core.counters
 
+    def stats(self) -> SchedulerStats:
+        """Returns the figures of this moment."""
+        return measure(self._core)
+
     def check_integrity(self) -> None:
         """Proves that blocks, slots, snapshots and queues agree; may be called at any time.
 
@@ -215,7 +235,3 @@ class Scheduler:
             IntegrityError: With every violated invariant.
         """
         self._core.check()
-
-    def _report(self) -> None:
-        if self._metrics is None:
-            return

@@ -68,6 +68,11 @@ class SnapshotPool:
             self._pinned.discard(block_hash)
             self._free.append(slot)
 
+    def drop_slots(self, slots: set[int]) -> None:
+        """Forgets the snapshots in these slots: the steps that saved them failed."""
+        for block_hash in [h for h, slot in self._slot_of.items() if slot in slots]:
+            self.drop(block_hash)
+
     def age(self, block_hash: bytes) -> None:
         """Makes the snapshot of this hash, if there is one, the next to be evicted."""
         if block_hash in self._slot_of:
