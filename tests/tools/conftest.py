@@ -43,6 +43,9 @@ def write_project(
     directory.mkdir(parents=True)
     requirements = ", ".join(f'"{line}"' for line in dependencies)
     (directory / "backend.py").write_text(BACKEND)
+    module = directory / "src" / name.replace("-", "_")
+    module.mkdir(parents=True)
+    (module / "__init__.py").write_text(f'"""Toy."""\n\n__version__ = "{version}"\n')
     (directory / "pyproject.toml").write_text(
         textwrap.dedent(f"""\
             [build-system]

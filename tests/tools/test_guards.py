@@ -1,5 +1,6 @@
 """The guards that run before a commit: files, fragments, README examples."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -91,5 +92,7 @@ def test_every_package_is_complete(package: check_wheels.Package) -> None:
     needed = [package.directory / name for name in ("README.md", "CHANGELOG.md", "LICENSE")]
     needed += [module / "py.typed", package.directory / "tests"]
     assert [str(path) for path in needed if not path.exists()] == []
+    stated = re.search(r'^__version__ = "(.*)"$', (module / "__init__.py").read_text(), re.M)
+    assert stated is None or stated[1] == str(package.version)
     example = check_wheels.readme_example(package).strip()
     assert len(example.splitlines()) < 15

@@ -38,6 +38,8 @@ def test_release_bumps_tags_and_builds_one_package_alone(
     assert run_git("tag", "--list").split() == ["di-spec-v0.2.0"]
     assert run_git("status", "--porcelain") == ""
     assert run_git("log", "-1", "--format=%s").strip() == "di-spec: release 0.2.0"
+    module = repository / "packages/di-spec/src/di_spec/__init__.py"
+    assert module.read_text() == '"""Toy."""\n\n__version__ = "0.2.0"\n'
     assert "The comment stays" in packages["di-spec"].project_file.read_text()
     wheels = sorted(path.name for path in (repository / "dist").rglob("*.whl"))
     assert wheels == ["di_spec-0.2.0-py3-none-any.whl"]

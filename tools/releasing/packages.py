@@ -1,6 +1,7 @@
 """The packages of the repository: their versions, and what they require of each other."""
 
 import dataclasses
+import re
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
@@ -89,16 +90,20 @@ def bumped(version: Version, bump: str) -> Version:
     return Version(f"{major}.{minor}.{patch + 1}")
 
 
-def set_version(package: Package, version: Version) -> list[Path]:
-    """Writes a new version into `pyproject.toml` and, for a Rust extension, its `Cargo.toml`.
+def set_version(package: Package, version: Version) -> None:
+    """Writes a new version wherever a package states it.
 
-    Returns:
-        The files that were changed.
+    That is `pyproject.toml`, `__version__` in its top-level module, and for a Rust extension its
+    `Cargo.toml`.
     """
     document = tomlkit.parse(package.project_file.read_text(encoding="utf-8"))
     document["project"]["version"] = str(version)
     package.project_file.write_text(tomlkit.dumps(document), encoding="utf-8")
-    changed = [package.project_file]
+    module = package.directory / "src" / package.name.replace("-", "_") / "__init__.py"
+    if module.is_file():
+        text = module.read_text(encoding="utf-8")
+        stated = re.sub(r'^__version__ = ".*"$', f'__version__ = "{version}"', text, flags=re.M)
+        module.write_text(stated, encoding="utf-8")
     cargo_file = package.directory / "Cargo.toml"
     if cargo_file.is_file():
         cargo = tomlkit.parse(cargo_file.read_text(encoding="utf-8"))
@@ -106,8 +111,6 @@ def set_version(package: Package, version: Version) -> list[Path]:
         if isinstance(crate.get("version"), str):
             crate["version"] = str(version)
             cargo_file.write_text(tomlkit.dumps(cargo), encoding="utf-8")
-            changed.append(cargo_file)
-    return changed
 
 
 def range_for(specifier: SpecifierSet, version: Version) -> str:
