@@ -60,7 +60,7 @@ class RepositoryEnvironments(EnvironmentCollectorInterface):
             variables["HATCH_VERBOSE"] = "1"
             click.echo(
                 f"demo: making its environment in {config[DEMO]['path']} (once). PyTorch and its "
-                "libraries are downloaded now (3 GB on Linux, less elsewhere) and kept in uv's cache.",
+                "libraries are downloaded now (3 GB on Linux, less elsewhere) into uv's cache.",
                 err=True,
             )
         command = [sys.executable, "-m", "hatch", *sys.argv[1:]]
