@@ -31,3 +31,7 @@ class UnsupportedShapeError(KernelError):
 
 class NotDifferentiableError(KernelError):
     """The chosen backend has no gradient and one was asked for."""
+
+
+class NotRowInvariantError(KernelError):
+    """The chosen backend is not batch invariant and the call asks for it."""

@@ -22,6 +22,7 @@ from di_kernels.errors import (
     BackendMissingError,
     KernelError,
     NotDifferentiableError,
+    NotRowInvariantError,
     UnknownBackendError,
     UnknownOpError,
     UnsupportedDeviceError,
@@ -113,7 +114,9 @@ class Backend(Generic[P, R]):
         compute_capability: tuple[int, int] | None,
         dtype: torch.dtype | None = None,
         sizes: Mapping[str, int] | None = None,
+        *,
         needs_grad: bool = False,
+        row_invariant: bool = False,
     ) -> KernelError | None:
         """Why this backend cannot serve such a call; None when it can."""
         who = f"`{op}` backend `{self.name}`"
@@ -142,6 +145,8 @@ class Backend(Generic[P, R]):
             return UnsupportedShapeError(f"{who} needs {'; '.join(broken)}")
         if needs_grad and not self.is_differentiable:
             return NotDifferentiableError(f"{who} has no gradient and an input requires one")
+        if row_invariant and self.determinism == "repeatable":
+            return NotRowInvariantError(f"{who} is not batch invariant and the call asks for it")
         return None
 
 
@@ -208,11 +213,14 @@ class Op(Generic[P, R]):
             raise ValueError(f"op `{self.name}` has a backend of this name: {backend.name}")
         self.backends.insert(0, backend)
 
-    def select(self, like: torch.Tensor, **sizes: int) -> Callable[P, R]:
+    def select(
+        self, like: torch.Tensor, row_invariant: bool = False, **sizes: int
+    ) -> Callable[P, R]:
         """The implementation that serves a call whose leading tensor is `like`.
 
         Args:
             like: Tensor whose device, dtype and need of a gradient decide.
+            row_invariant: Leave out backends that promise no more than repeatability.
             sizes: Sizes of the call, checked against the backends' size rules.
 
         Raises:
@@ -227,7 +235,13 @@ class Op(Generic[P, R]):
             if wanted is not None and backend.name not in (wanted, REFERENCE):
                 continue
             refusal = backend.refusal(
-                self.name, like.device.type, capability, like.dtype, sizes, needs_grad
+                self.name,
+                like.device.type,
+                capability,
+                like.dtype,
+                sizes,
+                needs_grad=needs_grad,
+                row_invariant=row_invariant,
             )
             if refusal is None:
                 return self._announced(backend, like.device.type)

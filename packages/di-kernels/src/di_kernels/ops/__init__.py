@@ -8,3 +8,7 @@ from .compressor import *
 from .indexer import *
 from .selection import *
 from .attention import *
+from .sinkhorn import *
+from .hyper_connections import *
+from .moe import *
+from .engram import *

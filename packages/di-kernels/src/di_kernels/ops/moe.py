@@ -1,0 +1,254 @@
+"""Mixture of experts: router, clamped SwiGLU, routed and shared experts.
+
+Source: DeepSeek-V4.1 reference `inference/model.py`. The router's bias only selects; weights come from the unbiased
+scores. The gate branch is clamped from above only, and a row's routing weight is applied before the down projection and
+before that projection's activation is quantised.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from di_kernels.checks import check_shape
+from di_kernels.matmul import matmul_rows
+from di_kernels.numerics import sigmoid, widen
+from di_kernels.ops.linear import linear
+from di_kernels.ops.quantize import mxfp8_fake_quantize
+from di_kernels.registry import Op
+from di_kernels.weights import MXFP4Weight, Weight
+
+_WEIGHT_SUM_FLOOR = 1e-20
+
+
+def router_topk(
+    logits: torch.Tensor,
+    bias: torch.Tensor | None,
+    k: int,
+    *,
+    scaling_factor: float = 1.0,
+    row_mask: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Experts of each row and their weights: s = sqrt(softplus(logits)), the k largest s + bias, weights s / sum of s.
+
+    Equal sums go to the lower expert. A row with NaN logits gets valid experts and NaN weights.
+
+    Args:
+        logits: Shape (num_rows, num_experts), float32 or float64.
+        bias: Shape (num_experts,), or (num_rows, num_experts) where rows differ (image tokens); None for none.
+        k: Experts per row.
+        scaling_factor: Factor of the weights.
+        row_mask: Rows to route, shape (num_rows,), bool; the others get expert -1 and weight 0.
+
+    Returns:
+        Experts, shape (num_rows, k), int64, and weights, shape (num_rows, k), dtype of `logits`.
+
+    Raises:
+        ValueError: The shapes do not match, or k exceeds the number of experts.
+    """
+    check_shape("logits", logits, (None, None))
+    if not 1 <= k <= logits.shape[1]:
+        raise ValueError(f"invalid `k`: expected 1 to {logits.shape[1]} experts, got: {k}")
+    if bias is not None:
+        rows = () if bias.dim() == 1 else (logits.shape[0],)
+        check_shape("bias", bias, (*rows, logits.shape[1]))
+    if row_mask is not None:
+        check_shape("row_mask", row_mask, (logits.shape[0],))
+    run = _ROUTER_TOPK.select(logits, experts=logits.shape[1], k=k)
+    return run(logits, bias, k, scaling_factor, row_mask)
+
+
+def swiglu(
+    gate_up: torch.Tensor,
+    limit: float,
+    *,
+    row_weights: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """g * sigmoid(g) * u * row_weight with g = min(gate, limit), u = clamp(up, -limit, limit), rounded once.
+
+    Args:
+        gate_up: Gate then up, shape (..., 2 * size), float32, float64 or bfloat16.
+        limit: Clamp.
+        row_weights: Shape (...), float; None for 1.
+        out_dtype: Dtype of the result; the dtype of `gate_up` when None.
+
+    Returns:
+        Shape (..., size).
+
+    Raises:
+        ValueError: The shapes do not match.
+    """
+    if row_weights is not None:
+        check_shape("row_weights", row_weights, tuple(gate_up.shape[:-1]))
+    run = _SWIGLU.select(gate_up, size=gate_up.shape[-1] // 2)
+    return run(gate_up, limit, row_weights, out_dtype or gate_up.dtype)
+
+
+def expert_mlp(
+    x: torch.Tensor,
+    w13: Weight,
+    w2: Weight,
+    *,
+    limit: float,
+    quantize_input: bool = False,
+    batch_invariant: bool = False,
+) -> torch.Tensor:
+    """One expert for all rows (the shared expert).
+
+    Args:
+        x: Shape (num_rows, hidden), float32, float64 or bfloat16.
+        w13: Gate rows then up rows, shape (2 * size, hidden).
+        w2: Down projection, shape (hidden, size).
+        limit: Clamp of the SwiGLU.
+        quantize_input: Quantise the activations of both products to MXFP8.
+        batch_invariant: A row's bits do not depend on the other rows.
+
+    Returns:
+        Shape and dtype of `x`.
+
+    Raises:
+        ValueError: The shapes do not match.
+    """
+    check_shape("x", x, (None, None))
+    gate_up = linear(x, w13, quantize_input=quantize_input, batch_invariant=batch_invariant)
+    return linear(
+        swiglu(gate_up, limit), w2, quantize_input=quantize_input, batch_invariant=batch_invariant
+    )
+
+
+def moe_experts(
+    x: torch.Tensor,
+    indices: torch.Tensor,
+    weights: torch.Tensor,
+    w13: torch.Tensor | MXFP4Weight,
+    w2: torch.Tensor | MXFP4Weight,
+    *,
+    limit: float,
+    quantize_input: bool = False,
+    shared: torch.Tensor | None = None,
+    batch_invariant: bool = False,
+) -> torch.Tensor:
+    """Sum of each row's routed experts, and of the shared expert's output if given, rounded once.
+
+    Args:
+        x: Shape (num_rows, hidden), float32, float64 or bfloat16.
+        indices: Experts of each row, shape (num_rows, k), integer; -1 for none.
+        weights: Routing weights, shape (num_rows, k), float.
+        w13: Gate rows then up rows of every expert, shape (num_experts, 2 * size, hidden).
+        w2: Down projections, shape (num_experts, hidden, size).
+        limit: Clamp of the SwiGLU.
+        quantize_input: Quantise the activations of both products to MXFP8.
+        shared: Added in float32 (float64) before the rounding, shape and dtype of `x`.
+        batch_invariant: A row's bits do not depend on the other rows.
+
+    Returns:
+        Shape and dtype of `x`.
+
+    Raises:
+        ValueError: The shapes do not match.
+        IndexError: An expert that does not exist.
+    """
+    check_shape("x", x, (None, None))
+    rows, hidden = x.shape
+    num_experts, size = w2.shape[0], w2.shape[-1]
+    check_shape("indices", indices, (rows, None))
+    check_shape("weights", weights, tuple(indices.shape))
+    check_shape("w13", w13, (num_experts, 2 * size, hidden))
+    check_shape("w2", w2, (num_experts, hidden, size))
+    if shared is not None:
+        check_shape("shared", shared, (rows, hidden))
+    run = _MOE_EXPERTS.select(x, hidden=hidden, size=size, experts=num_experts)
+    return run(x, indices, weights, w13, w2, limit, quantize_input, shared, batch_invariant)
+
+
+# --- Reference -------------------------------------------------------------------------------------------------------
+
+
+def _router_topk(
+    logits: torch.Tensor,
+    bias: torch.Tensor | None,
+    k: int,
+    scaling_factor: float,
+    row_mask: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Stable descending sort of the biased scores."""
+    # softplus(x) = -logsigmoid(-x): exact for large |x|, and the same bits wherever a value lies in the tensor.
+    scores = torch.sqrt(-torch.nn.functional.logsigmoid(-logits))
+    ranked = scores if bias is None else scores + bias.to(scores.dtype)
+    indices = torch.sort(ranked, dim=1, descending=True, stable=True).indices[:, :k]
+    chosen = scores.gather(1, indices)
+    weights = chosen / (chosen.sum(1, keepdim=True) + _WEIGHT_SUM_FLOOR) * scaling_factor
+    if row_mask is not None:
+        indices = torch.where(row_mask.unsqueeze(1), indices, -1)
+        weights = torch.where(row_mask.unsqueeze(1), weights, 0)
+    return indices, weights
+
+
+def _swiglu(
+    gate_up: torch.Tensor, limit: float, row_weights: torch.Tensor | None, out_dtype: torch.dtype
+) -> torch.Tensor:
+    """Float32 (float64) arithmetic, one rounding at the end."""
+    gate, up = widen(gate_up).chunk(2, dim=-1)
+    gate = gate.clamp_max(limit)
+    activated = gate * sigmoid(gate) * up.clamp(-limit, limit)
+    if row_weights is not None:
+        activated = activated * row_weights.to(activated.dtype).unsqueeze(-1)
+    return activated.to(out_dtype)
+
+
+def _moe_experts(
+    x: torch.Tensor,
+    indices: torch.Tensor,
+    weights: torch.Tensor,
+    w13: torch.Tensor | MXFP4Weight,
+    w2: torch.Tensor | MXFP4Weight,
+    limit: float,
+    quantize_input: bool,
+    shared: torch.Tensor | None,
+    batch_invariant: bool,
+) -> torch.Tensor:
+    """Pairs of row and expert sorted by expert, two products per expert that has rows."""
+    num_rows, k = indices.shape
+    flat = indices.flatten()
+    counts = torch.bincount(flat + 1, minlength=w2.shape[0] + 1).tolist()
+    if len(counts) > w2.shape[0] + 1:
+        raise IndexError(f"expert out of range: there are {w2.shape[0]}, got: {len(counts) - 2}")
+    order = flat.argsort(stable=True)[counts[0] :]
+    active = [(expert, count) for expert, count in enumerate(counts[1:]) if count]
+
+    def product(rows: torch.Tensor, matrices: torch.Tensor | MXFP4Weight) -> torch.Tensor:
+        """Rows sorted by expert times their experts' matrices."""
+        if quantize_input:
+            rows = mxfp8_fake_quantize(rows)
+        groups = rows.split([count for _, count in active])
+        products = [
+            matmul_rows(group, _dense(matrices[expert], x.dtype), batch_invariant=batch_invariant)
+            for (expert, _), group in zip(active, groups, strict=True)
+        ]
+        return torch.cat(products)
+
+    outputs = widen(x).new_zeros(num_rows * k, x.shape[1])
+    if active:
+        gate_up = product(x[order // k], w13)
+        activated = swiglu(gate_up, limit, row_weights=weights.flatten()[order])
+        outputs = outputs.index_copy(0, order, widen(product(activated, w2)))
+    total = _sum_over_experts(outputs.view(num_rows, k, x.shape[1]), batch_invariant)
+    return (total if shared is None else total + widen(shared)).to(x.dtype)
+
+
+def _dense(matrix: torch.Tensor | MXFP4Weight, dtype: torch.dtype) -> torch.Tensor:
+    return matrix.to(dtype) if isinstance(matrix, torch.Tensor) else matrix.dequantize(dtype)
+
+
+def _sum_over_experts(outputs: torch.Tensor, batch_invariant: bool) -> torch.Tensor:
+    if not batch_invariant:
+        return outputs.sum(1)
+    total = outputs[:, 0]
+    for position in range(1, outputs.shape[1]):
+        total = total + outputs[:, position]
+    return total
+
+
+_ROUTER_TOPK = Op("router_topk", _router_topk, dtypes=(torch.float32, torch.float64))
+_SWIGLU = Op("swiglu", _swiglu)
+_MOE_EXPERTS = Op("moe_experts", _moe_experts, determinism="row_invariant_on_request")
