@@ -258,6 +258,8 @@ def gumbel_argmax(
     screened = log_weights - exponential.log_()
     is_close = screened >= screened.amax(1, keepdim=True) - _SCREEN_MARGIN
     row, column = is_close.nonzero(as_tuple=True)
+    if len(row) == len(log_weights):
+        return column  # one candidate in each row
     scores = log_weights[row, column] + noise.gumbel_of_bits(bits[row, column].to(torch.int64))
     best = torch.full((len(log_weights),), -torch.inf, dtype=torch.float64, device=row.device)
     best = best.scatter_reduce(0, row, scores, "amax")
