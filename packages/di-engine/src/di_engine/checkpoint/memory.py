@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 from typing import Literal
@@ -10,7 +11,7 @@ from di_engine.checkpoint.names import DTYPE_BITS, Part, TensorSpec, expected_te
 from di_engine.config import ModelConfig
 from di_engine.errors import CapacityError
 
-__all__ = ["MemoryNeed", "Resident", "check_memory", "format_bytes", "weight_memory"]
+__all__ = ["MemoryNeed", "Resident", "check_memory", "format_bytes", "memory_of", "weight_memory"]
 
 Resident = Literal["stored", "bfloat16", "float32", "float64"]
 
@@ -48,8 +49,13 @@ def weight_memory(
             it once, scales being folded in.
         parts: Parts of the model that are loaded.
     """
+    return memory_of(expected_tensors(config, parts).values(), resident)
+
+
+def memory_of(specs: Iterable[TensorSpec], resident: Resident) -> MemoryNeed:
+    """Returns the memory that given tensors take; see `weight_memory`."""
     weights = engram = largest = 0
-    for spec in expected_tensors(config, parts).values():
+    for spec in specs:
         if spec.group == "Engram tables":
             engram += spec.num_bytes
             continue

@@ -105,7 +105,7 @@ def _read_index(path: Path) -> tuple[dict[str, str], int | None]:
     )
     if not names_files or not weight_map:
         raise CheckpointError(f"`{path}`: `weight_map` does not map tensor names to file names")
-    outside = sorted({file for file in weight_map.values() if not _is_plain_file_name(file)})
+    outside = sorted(file for file in set(weight_map.values()) if not _is_plain_file_name(file))
     if outside:
         raise CheckpointError(
             f"`{path}`: shard names {outside}, expected plain `{_PATTERN}` names in the same "
