@@ -1,12 +1,22 @@
 """Commits what a step brought back: tokens, stops, cached blocks, and the slots of the dead."""
 
 import numpy as np
+import numpy.typing as npt
 
 from di_scheduler.core import Core
-from di_scheduler.hashing import chain_root, extend_chain
+from di_scheduler.hashing import extend_chain
 from di_scheduler.outcome import RequestUpdate, StepOutcome, StepUpdate, update_without_rows
 from di_scheduler.plan import StepPlan
-from di_scheduler.request import LENGTH, PREFILLED, STOP, BoolArray, Int64Array, Record, Status
+from di_scheduler.request import (
+    LENGTH,
+    PREFILLED,
+    RUNNING,
+    STOP,
+    BoolArray,
+    Int64Array,
+    Record,
+    Status,
+)
 from di_scheduler.transfers import Transfers
 
 
@@ -29,9 +39,9 @@ class Accountant:
         slots = plan.slots.astype(np.int64)
         num_tokens = np.asarray(outcome.num_tokens).astype(np.int64)
         token_ids = np.asarray(outcome.token_ids).astype(np.int64, copy=False)
-        is_live = (table.uid[slots] == plan.uids) & (table.status[slots] == Status.RUNNING)
+        is_live = (table.uid[slots] == plan.uids) & (table.status[slots] == RUNNING)
         emitting = np.flatnonzero(is_live & plan.needs_sample)
-        update, emitted = self._emit(plan, emitting, token_ids, num_tokens)
+        update, emitted = self._emit(plan, emitting, token_ids, num_tokens, outcome.query_lens)
         advance = np.where(plan.is_prompt, plan.query_lens, 0).astype(np.int64)
         decoding = emitting[~plan.is_prompt[emitting]]
         advance[decoding] = emitted[~plan.is_prompt[emitting]]
@@ -68,47 +78,39 @@ class Accountant:
     # --- tokens and stops -------------------------------------------------------------------
 
     def _emit(
-        self, plan: StepPlan, rows: Int64Array, token_ids: Int64Array, num_tokens: Int64Array
+        self,
+        plan: StepPlan,
+        rows: Int64Array,
+        token_ids: Int64Array,
+        num_tokens: Int64Array,
+        query_lens: npt.NDArray[np.integer] | None,
     ) -> tuple[StepUpdate, Int64Array]:
         """Appends the tokens of `rows` to the table, cut at the first stop."""
         core, table = self._core, self._core.table
         if len(rows) == 0:
             return update_without_rows([]), np.empty(0, np.int64)
-        slots = plan.slots[rows].astype(np.int64)
-        counts = num_tokens[rows]
+        records = plan.records
+        slots, counts = plan.slots.astype(np.int64), num_tokens
+        if len(rows) < plan.num_rows:
+            slots, counts, token_ids = slots[rows], counts[rows], token_ids[rows]
+            records = [records[row] for row in rows.tolist()]
         width = int(counts.max())
-        token_ids = token_ids[rows, :width]
-        columns = np.arange(width)
+        token_ids = token_ids[:, :width]
         before = table.num_tokens[slots]
-        lengths = before[:, None] + (columns + 1)
-        valid = columns < counts[:, None]
-        is_stop = self._stops(slots, token_ids, lengths) & valid
-        is_end = is_stop | (valid & (lengths >= table.len_limit[slots][:, None]))
-        finished: BoolArray = np.any(is_end, axis=1)
-        first_end = is_end.argmax(axis=1)
-        emitted = np.where(finished, first_end + 1, counts)
-        kept = columns < emitted[:, None]
-        flat = (slots * table.token_ids.shape[1])[:, None] + lengths - 1
+        lengths = before[:, None] + np.arange(1, width + 1)
+        emitted, finished, reasons = self._cut(slots, token_ids, lengths, counts)
+        kept = lengths <= (before + emitted)[:, None]
+        flat = (slots * table.token_ids.shape[1] - 1)[:, None] + lengths
         table.token_ids.reshape(-1)[flat[kept]] = token_ids[kept]
         after = before + emitted
         table.num_tokens[slots] = after
-        records = [plan.records[row] for row in rows.tolist()]
-        reasons = {
-            index: STOP if is_stop[index, first_end[index]] else LENGTH
-            for index in finished.nonzero()[0].tolist()
-        }
-        if self._config.role == "prefill":
-            for index in (~finished).nonzero()[0].tolist():
-                reasons[index] = PREFILLED
-            finished = np.ones_like(finished)
         prompt_lens = table.prompt_len[slots]
-        drafts = plan.draft_lens[rows].astype(np.int64)
-        accepted = np.minimum(counts - 1, drafts)
+        drafts = self._verified_drafts(plan, query_lens)[rows]
+        accepted = counts - 1
         core.counters.output_tokens += int(emitted.sum())
         core.counters.draft_tokens += int(drafts.sum())
         core.counters.accepted_tokens += int(accepted.sum())
         update = StepUpdate(
-            request_ids=[record.request.request_id for record in records],
             rows=rows,
             token_ids=token_ids,
             num_new_tokens=emitted,
@@ -116,19 +118,47 @@ class Accountant:
             finish_reasons=reasons,
             num_prompt_tokens=prompt_lens,
             num_output_tokens=after - prompt_lens,
-            num_cached_tokens=[record.num_cached_tokens for record in records],
             num_draft_tokens=drafts,
             num_accepted_tokens=accepted,
+            records=records,
         )
         return update, emitted
 
-    def _stops(self, slots: Int64Array, token_ids: Int64Array, lengths: Int64Array) -> BoolArray:
+    def _cut(
+        self, slots: Int64Array, token_ids: Int64Array, lengths: Int64Array, counts: Int64Array
+    ) -> tuple[Int64Array, BoolArray, dict[int, str]]:
+        """Finds the first token that ends each request; later ones do not count.
+
+        Returns:
+            Tokens that count, whether the request ends, and why, by index.
+        """
         table = self._core.table
         stop_ids = table.stop_ids[slots]
-        hits: BoolArray = token_ids == stop_ids[:, :1]
+        is_stop: BoolArray = token_ids == stop_ids[:, :1]
         for column in range(1, stop_ids.shape[1]):
-            hits |= token_ids == stop_ids[:, column : column + 1]
-        return hits & (lengths > table.min_len[slots][:, None])
+            is_stop |= token_ids == stop_ids[:, column : column + 1]
+        is_stop &= lengths > table.min_len[slots][:, None]
+        is_end = is_stop | (lengths >= table.len_limit[slots][:, None])
+        first = is_end.argmax(axis=1)
+        finished = is_end[np.arange(len(slots)), first] & (first < counts)
+        emitted = np.where(finished, first + 1, counts)
+        reasons = {
+            index: STOP if is_stop[index, first[index]] else LENGTH
+            for index in np.flatnonzero(finished).tolist()
+        }
+        if self._config.role == "prefill":
+            for index in np.flatnonzero(~finished).tolist():
+                reasons[index] = PREFILLED
+            finished = np.ones_like(finished)
+        return emitted, finished, reasons
+
+    def _verified_drafts(
+        self, plan: StepPlan, query_lens: npt.NDArray[np.integer] | None
+    ) -> Int64Array:
+        """Returns the drafts that each row verified, by the device's split if it made one."""
+        if query_lens is None:
+            return plan.draft_lens.astype(np.int64)
+        return np.where(plan.is_prompt, 0, np.asarray(query_lens) - 1).astype(np.int64)
 
     def _take_late_tokens(
         self, plan: StepPlan, rows: Int64Array, token_ids: Int64Array, num_tokens: Int64Array
@@ -200,14 +230,11 @@ class Accountant:
             return
         core, table, size = self._core, self._core.table, self._config.block_size
         num_full = table.num_computed[slots] // size
-        for slot, count in zip(slots.tolist(), num_full.tolist(), strict=True):
-            first = int(table.num_registered[slot])
-            if first >= count:
-                continue
+        due = num_full > table.num_registered[slots]
+        for slot, count in zip(slots[due].tolist(), num_full[due].tolist(), strict=True):
             record = table.record(slot)
-            root = chain_root(self._config.cache_seed, record.request.cache_salt)
-            token_ids = table.token_ids[slot, : count * size]
-            extend_chain(record.block_hashes, root, token_ids, size)
-            for index in range(first, count):
-                core.pool.register(int(table.blocks[slot, index]), record.block_hashes[index])
+            hashes = record.block_hashes
+            extend_chain(hashes, record.chain_root, table.token_ids[slot, : count * size], size)
+            for index in range(int(table.num_registered[slot]), count):
+                core.pool.register(int(table.blocks[slot, index]), hashes[index])
             table.num_registered[slot] = count

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from di_scheduler.core import Core
-from di_scheduler.hashing import chain_root, extend_chain
+from di_scheduler.hashing import extend_chain
 from di_scheduler.hit import ExternalHit
 from di_scheduler.request import ERROR, Record, Status
 from di_scheduler.transfers import Transfers
@@ -108,8 +108,7 @@ class Admission:
         config, core = self._config, self._core
         if not config.prefix_cache:
             return NO_MATCH
-        root = chain_root(config.cache_seed, record.request.cache_salt)
-        extend_chain(record.block_hashes, root, record.token_ids, config.block_size)
+        extend_chain(record.block_hashes, record.chain_root, record.token_ids, config.block_size)
         blocks = core.pool.find_prefix(record.block_hashes)
         hit_len = len(blocks) * config.block_size
         # The last token is always computed: somebody has to produce the logits.

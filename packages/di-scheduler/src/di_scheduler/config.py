@@ -95,11 +95,12 @@ class SchedulerConfig:
     def position_limit(self) -> int:
         """Exclusive upper bound of the positions that any row of any step can have.
 
-        The bound is exact: rows never exceed the tokens that a request may still gain, but a step
-        that is planned while an earlier one is uncommitted starts behind all rows of that one.
+        The bound is exact: the newest token has no position yet, and rows never exceed the tokens
+        that a request may still gain, but a step that is planned while an earlier one is
+        uncommitted starts behind all rows of that one.
         Position-indexed buffers need this many rows.
         """
-        return self.max_model_len + max(0, self.num_draft_tokens - 1)
+        return self.max_model_len + self.num_draft_tokens - 1
 
     @property
     def state_slots(self) -> int:

@@ -2,13 +2,15 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import repeat
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from di_scheduler.errors import OutcomeError
 from di_scheduler.plan import StepPlan
-from di_scheduler.request import BoolArray, Int64Array
+from di_scheduler.request import BoolArray, Int64Array, Record
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,11 +24,14 @@ class StepOutcome:
         num_drafts: Draft tokens that the engine now holds for each request, shape (R,); None
             means `num_draft_tokens` for decode rows (and for final chunks with
             `drafts_after_prefill`).
+        query_lens: Rows of each request as the device split them, shape (R,); None means as
+            planned. Only statistics depend on it.
     """
 
     token_ids: npt.NDArray[np.integer]
     num_tokens: npt.NDArray[np.integer]
     num_drafts: npt.NDArray[np.integer] | None = None
+    query_lens: npt.NDArray[np.integer] | None = None
 
     def check(self, plan: StepPlan) -> None:
         """Raises `OutcomeError` if shapes or values do not fit `plan`."""
@@ -51,15 +56,16 @@ class StepOutcome:
                 f"step {plan.step_id}: row {row} ({plan.request_ids[row]!r}) reports "
                 f"{int(counts[row])} tokens, allowed are 1 .. {int(most[row])}"
             )
-        if self.num_drafts is not None and np.shape(self.num_drafts) != (rows,):
-            raise OutcomeError(
-                f"step {plan.step_id}: `num_drafts` must have shape ({rows},), got "
-                f"{np.shape(self.num_drafts)}"
-            )
+        for name in ("num_drafts", "query_lens"):
+            value = getattr(self, name)
+            if value is not None and np.shape(value) != (rows,):
+                raise OutcomeError(
+                    f"step {plan.step_id}: `{name}` must have shape ({rows},), got "
+                    f"{np.shape(value)}"
+                )
 
 
-@dataclass(frozen=True, slots=True)
-class RequestUpdate:
+class RequestUpdate(NamedTuple):
     """News about one request.
 
     Attributes:
@@ -95,22 +101,20 @@ class StepUpdate:
     """News from one commit as a struct of arrays; iterating yields a view per request.
 
     Attributes:
-        request_ids: One per row with new tokens, length U.
-        rows: Row in the committed plan, shape (U,), int64.
+        rows: Row in the committed plan of each request with new tokens, shape (U,), int64.
         token_ids: New tokens, valid up to `num_new_tokens`, shape (U, W).
         num_new_tokens: Tokens after a stop are already cut, shape (U,), int64.
         finished: Shape (U,), bool.
         finish_reasons: By index into the U rows, for finished ones.
         num_prompt_tokens: Shape (U,), int64.
         num_output_tokens: Shape (U,), int64.
-        num_cached_tokens: Length U.
         num_draft_tokens: Shape (U,), int64.
         num_accepted_tokens: Shape (U,), int64.
+        records: Internal: the scheduler's record of each of the U rows.
         others: News that does not come from the outcome: aborts, failures, late tokens of
             preempted requests. They are yielded last.
     """
 
-    request_ids: list[str]
     rows: Int64Array
     token_ids: Int64Array
     num_new_tokens: Int64Array
@@ -118,45 +122,37 @@ class StepUpdate:
     finish_reasons: dict[int, str]
     num_prompt_tokens: Int64Array
     num_output_tokens: Int64Array
-    num_cached_tokens: list[int]
     num_draft_tokens: Int64Array
     num_accepted_tokens: Int64Array
+    records: list[Record] = field(repr=False)
     others: list[RequestUpdate] = field(default_factory=list)
 
+    @property
+    def request_ids(self) -> list[str]:
+        """The caller's name of each of the U requests."""
+        return [record.request_id for record in self.records]
+
     def __len__(self) -> int:
-        return len(self.request_ids) + len(self.others)
+        return len(self.records) + len(self.others)
 
     def __iter__(self) -> Iterator[RequestUpdate]:
+        counts = self.num_new_tokens.tolist()
+        reasons = self.finish_reasons
         columns = zip(
             self.request_ids,
             self.rows.tolist(),
-            self.token_ids.tolist(),
-            self.num_new_tokens.tolist(),
+            [ids[:count] for ids, count in zip(self.token_ids.tolist(), counts, strict=True)],
             self.finished.tolist(),
+            [reasons.get(index) for index in range(len(counts))],
+            repeat(""),
             self.num_prompt_tokens.tolist(),
             self.num_output_tokens.tolist(),
-            self.num_cached_tokens,
+            [record.num_cached_tokens for record in self.records],
             self.num_draft_tokens.tolist(),
             self.num_accepted_tokens.tolist(),
-            strict=True,
+            strict=False,  # `repeat` never ends
         )
-        reasons = self.finish_reasons
-        for index, (name, row, ids, count, finished, prompt, out, hit, drafts, ok) in enumerate(
-            columns
-        ):
-            yield RequestUpdate(
-                name,
-                row,
-                ids[:count],
-                finished,
-                reasons.get(index),
-                "",
-                prompt,
-                out,
-                hit,
-                drafts,
-                ok,
-            )
+        yield from map(RequestUpdate._make, columns)
         yield from self.others
 
 
@@ -164,7 +160,6 @@ def update_without_rows(others: list[RequestUpdate]) -> StepUpdate:
     """Returns an update that carries only news from outside a step."""
     none = np.empty(0, np.int64)
     return StepUpdate(
-        request_ids=[],
         rows=none,
         token_ids=np.empty((0, 0), np.int64),
         num_new_tokens=none,
@@ -172,8 +167,8 @@ def update_without_rows(others: list[RequestUpdate]) -> StepUpdate:
         finish_reasons={},
         num_prompt_tokens=none,
         num_output_tokens=none,
-        num_cached_tokens=[],
         num_draft_tokens=none,
         num_accepted_tokens=none,
+        records=[],
         others=others,
     )

@@ -9,7 +9,7 @@ from di_scheduler.admission import Admission
 from di_scheduler.core import Core
 from di_scheduler.plan import NO_SAVES, SnapshotSaves, StepKind, StepPlan
 from di_scheduler.protocols import RowBudget, as_row_counts
-from di_scheduler.request import NO_RESOURCES, Int64Array, Record, Status
+from di_scheduler.request import NO_RESOURCES, RUNNING, Int64Array, Record, Status
 from di_scheduler.table import RequestTable
 from di_scheduler.transfers import Transfers
 
@@ -90,7 +90,7 @@ class Planner:
     # --- which requests ---------------------------------------------------------------------
 
     def _running(self) -> Int64Array:
-        return np.flatnonzero(self._core.table.status == Status.RUNNING)
+        return np.flatnonzero(self._core.table.status == RUNNING)
 
     def _prefilling(self) -> Int64Array:
         slots = self._running()
@@ -201,11 +201,11 @@ class Planner:
             head = self._core.waiting.head()
             if head is None or not self._may_start(head, budget):
                 break
-            record = self._admit()
-            if record is None:
+            admitted = self._admit()
+            if admitted is None:
                 break
-            if record.status is Status.RUNNING:
-                budget -= self._add_chunk(record, budget, chosen)
+            if admitted.status is Status.RUNNING:
+                budget -= self._add_chunk(admitted, budget, chosen)
         if not chosen:
             return NO_ROWS
         slots, starts, counts = np.array(chosen, np.int64).T

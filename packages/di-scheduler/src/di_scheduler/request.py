@@ -66,6 +66,9 @@ class Status(IntEnum):
     FINISHED = 6
 
 
+# What the int8 column of the request table is compared with: comparing with an enum member is slow.
+RUNNING = np.int8(Status.RUNNING)
+
 FINAL_STATUSES = (Status.ZOMBIE, Status.SENDING, Status.FINISHED)
 
 
@@ -78,6 +81,7 @@ class Record:
     """
 
     request: Request
+    request_id: str
     uid: int
     sort_key: tuple[float, int]
     token_ids: Int32Array
@@ -86,6 +90,7 @@ class Record:
     stop_ids: tuple[int, ...]
     status: Status = Status.WAITING
     slot: int = -1
+    chain_root: bytes = b""
     block_hashes: list[bytes] = field(default_factory=list)
     checkpoints: list[int] = field(default_factory=list)
     num_cached_tokens: int = 0
@@ -93,11 +98,6 @@ class Record:
     rolling_snapshot: bytes | None = None
     is_looked_up: bool = False
     external: ExternalHit | None = None
-
-    @property
-    def request_id(self) -> str:
-        """The caller's name for the request."""
-        return self.request.request_id
 
 
 def checked_prompt(request: Request, config: SchedulerConfig) -> Int32Array:

@@ -6,6 +6,7 @@ from di_scheduler.accounting import Accountant
 from di_scheduler.config import SchedulerConfig
 from di_scheduler.core import Core, Counters
 from di_scheduler.errors import ConfigError, DuplicateRequestError, PlanOrderError
+from di_scheduler.hashing import chain_root
 from di_scheduler.outcome import StepOutcome, StepUpdate, update_without_rows
 from di_scheduler.plan import StepPlan
 from di_scheduler.planner import Planner
@@ -79,11 +80,13 @@ class Scheduler:
             rank = request.priority * config.priority_aging + core.next_step
         record = Record(
             request=request,
+            request_id=request.request_id,
             uid=uid,
             sort_key=(rank, uid),
             token_ids=token_ids,
             prompt_len=prompt_len,
             len_limit=len_limit,
+            chain_root=chain_root(config.cache_seed, request.cache_salt),
             stop_ids=tuple(dict.fromkeys((*stop_ids, *map(int, request.stop_token_ids)))),
         )
         core.by_id[request.request_id] = record
