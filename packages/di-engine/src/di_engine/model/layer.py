@@ -1,0 +1,68 @@
+"""One layer: Engram where there is one, then attention and experts, each behind its mix."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from di_engine.config import ModelConfig
+from di_engine.model.attention import Attention
+from di_engine.model.engram import Engram
+from di_engine.model.experts import MixtureOfExperts
+from di_engine.model.hyper_connections import HyperConnection
+from di_engine.model.step import Step
+from di_engine.model.weights import WeightReader
+from di_kernels import ops
+
+
+class Layer:
+    """Backbone layer.
+
+    Args:
+        config: The model.
+        layer: Its number, from 0.
+        weights: Where weights come from.
+    """
+
+    def __init__(self, config: ModelConfig, layer: int, weights: WeightReader) -> None:
+        self.name = f"layers.{layer}"
+        self.norm_eps = config.rms_norm_eps
+        self.engram = Engram(config, layer, weights) if config.has_engram(layer) else None
+        self.attention_mix = HyperConnection(config, f"{self.name}.hc_attn", weights)
+        self.attention_norm = weights.wide(f"{self.name}.attn_norm.weight")
+        self.attention = Attention(config, layer, weights)
+        self.ffn_mix = HyperConnection(config, f"{self.name}.hc_ffn", weights)
+        self.ffn_norm = weights.wide(f"{self.name}.ffn_norm.weight")
+        self.experts = MixtureOfExperts(config, layer, weights)
+
+    def __call__(self, streams: Tensor, pre_mix: Tensor, step: Step) -> tuple[Tensor, Tensor]:
+        """Runs the layer.
+
+        Args:
+            streams: Residual streams, compute dtype, shape [T, C, H].
+            pre_mix: Mix handed on by the sub-layer before, wide dtype, shape [T, C].
+            step: The step.
+
+        Returns:
+            Streams and mix for the next layer.
+        """
+        if self.engram is not None:
+            streams = self.engram(streams, step)
+            step.tap(f"{self.name}.engram_out", streams)
+
+        mixes = self.attention_mix(streams)
+        x = ops.hc_collapse_norm(streams, pre_mix, self.attention_norm, self.norm_eps)
+        attended = self.attention(x, step)
+        streams = ops.hc_expand(attended, streams, mixes.post, mixes.residual)
+        step.tap(f"{self.name}.attn_norm_out", x)
+        step.tap(f"{self.name}.attn_out", attended)
+
+        pre_mix = mixes.pre
+        mixes = self.ffn_mix(streams)
+        x = ops.hc_collapse_norm(streams, pre_mix, self.ffn_norm, self.norm_eps)
+        fed = self.experts(x, step)
+        streams = ops.hc_expand(fed, streams, mixes.post, mixes.residual)
+        step.tap(f"{self.name}.ffn_norm_out", x)
+        step.tap(f"{self.name}.ffn_out", fed)
+        step.tap(f"{self.name}.stream", streams)
+        step.tap(f"{self.name}.pre_mix", mixes.pre)
+        return streams, mixes.pre
