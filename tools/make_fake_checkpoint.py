@@ -19,9 +19,7 @@ from pathlib import Path
 
 from di_engine.checkpoint import TensorSpec, expected_tensors
 from di_engine.checkpoint.shards import INDEX_FILE
-from di_engine.config import ModelConfig
-
-RELEASE_CONFIG = Path(__file__).resolve().parent / "release_config.json"
+from di_engine.config import ModelConfig, release_config
 
 
 def write_fake(config: dict[str, object], directory: Path, num_shards: int) -> int:
@@ -84,10 +82,12 @@ def main() -> int:
     """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("directory", type=Path, help="directory to write")
-    parser.add_argument("--config", type=Path, default=RELEASE_CONFIG, help="config.json to follow")
+    parser.add_argument("--config", type=Path, help="config.json to follow; the release's when absent")
     parser.add_argument("--shards", type=int, default=48, help="number of shard files")
     arguments = parser.parse_args()
-    config = json.loads(arguments.config.read_text(encoding="utf-8"))
+    config = release_config()
+    if arguments.config:
+        config = json.loads(arguments.config.read_text(encoding="utf-8"))
     total = write_fake(config, arguments.directory, arguments.shards)
     print(f"{arguments.directory}: stands for {total} bytes")
     return 0

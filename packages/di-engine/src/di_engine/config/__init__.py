@@ -14,6 +14,7 @@ from di_engine.config.model_config import (
     RopeScaling,
     VisionConfig,
 )
+from di_engine.config.release import release_config
 
 __all__ = [
     "CacheSection",
@@ -26,4 +27,5 @@ __all__ = [
     "SchedulerSection",
     "VisionConfig",
     "engram_primes",
+    "release_config",
 ]

@@ -171,8 +171,8 @@ def _check_candidates(config: ModelConfig) -> Iterator[str]:
         if layer > source and config.ratio(layer) != config.ratio(source):
             yield (
                 f"`compress_ratios`: layer {layer} has {config.ratio(layer)}, it selects inside "
-                f"the candidate blocks of layer {source}, which has {config.ratio(source)}, "
-                "supported: equal ratios"
+                f"the candidate blocks of `candidate_source_layer_id`: {source}, which has "
+                f"{config.ratio(source)}, supported: equal ratios"
             )
     covered = config.candidate_topk_blocks * config.candidate_block_size
     if covered < config.index_topk:

@@ -1,0 +1,219 @@
+"""Merging of file, environment and flags; origins; unknown keys; contradictions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from di_engine import tiny
+from di_engine.config import EngineConfig, ModelConfig
+from di_engine.config.deepinfer_names import DEEPINFER_ARGUMENTS, DEEPINFER_VARIABLES
+from di_engine.errors import ConfigError
+
+
+def load(**sources: Any) -> EngineConfig:
+    return EngineConfig.load(**{"environ": {}, **sources})
+
+
+def problems_of(**sources: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(**sources)
+    return str(caught.value)
+
+
+@pytest.fixture
+def model() -> ModelConfig:
+    return ModelConfig.from_directory(tiny.directory())
+
+
+class TestSources:
+    def test_defaults_say_so(self) -> None:
+        config = load()
+        assert set(config.origins().values()) == {"default"}
+        assert config.model.path == "tiny"
+        assert set(config.values()) == set(config.fields()) == set(config.origins())
+
+    def test_later_sources_win_and_are_named(self, tmp_path: Path) -> None:
+        file = tmp_path / "engine.yaml"
+        file.write_text("scheduler: {max_running: 3, min_chunk: 4}\ndevice: cuda\nseed: 9\n")
+        config = load(
+            file=file,
+            environ={"DI_SCHEDULER__MAX_RUNNING": "5", "DI_DEVICE": "cpu", "HOME": "/x"},
+            overrides={"scheduler.max_running": 7},
+        )
+        origins = config.origins()
+        assert (config.scheduler.max_running, origins["scheduler.max_running"]) == (7, "flag")
+        assert (config.device, origins["device"]) == ("cpu", "env DI_DEVICE")
+        assert (config.seed, origins["seed"]) == (9, f"file {file}")
+        assert (config.scheduler.min_chunk, origins["cache.storage"]) == (4, "default")
+
+    def test_environment_text_is_read_by_type(self) -> None:
+        config = load(
+            environ={
+                "DI_MODEL__PATH": "123",
+                "DI_MODEL__MAX_MODEL_LEN": "none",
+                "DI_DETERMINISTIC": "true",
+                "DI_CACHE__MEMORY_FRACTION": "0.5",
+                "DI_SCHEDULER__CHUNKED_PREFILL": "0",
+            }
+        )
+        assert config.model.path == "123"
+        assert config.model.max_model_len is None
+        assert config.deterministic is True
+        assert config.cache.memory_fraction == 0.5
+        assert config.scheduler.chunked_prefill is False
+
+    def test_process_environment_is_the_default(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("DI_SEED", "11")
+        assert EngineConfig.load().seed == 11
+        assert EngineConfig.from_flat().seed == 0
+
+    def test_short_names_and_model_path(self) -> None:
+        config = EngineConfig.from_flat(model="DIR", max_running=2, cache={"num_blocks": 99})
+        assert config.model.path == "DIR"
+        assert config.scheduler.max_running == 2
+        assert config.cache.num_blocks == 99
+        assert config.origins()["scheduler.max_running"] == "argument"
+
+    def test_short_names_are_unique(self) -> None:
+        names = [path.rsplit(".", 1)[-1] for path in EngineConfig.fields()]
+        assert len(names) == len(set(names))
+
+    def test_unset_flags_are_passed_over(self) -> None:
+        assert load(overrides={"max_running": None}).origins()["scheduler.max_running"] == "default"
+
+    def test_empty_section_of_a_file(self, tmp_path: Path) -> None:
+        file = tmp_path / "engine.yaml"
+        file.write_text("cache:\nmodel: DIR\n")
+        assert load(file=file).model.path == "DIR"
+
+    def test_every_field_has_help(self) -> None:
+        assert all(field.help for field in EngineConfig.fields().values())
+
+
+class TestProblems:
+    def test_unknown_names_are_errors_with_a_suggestion(self, tmp_path: Path) -> None:
+        file = tmp_path / "engine.yaml"
+        file.write_text("scheduler: {max_runing: 3}\nchache: {}\n")
+        text = problems_of(
+            file=file, environ={"DI_SHEDULER__MAX_RUNNING": "1"}, overrides={"seeed": 1}
+        )
+        assert "`scheduler.max_runing`: unknown" in text
+        assert "did you mean `scheduler.max_running`" in text
+        assert "`chache`: unknown" in text
+        assert "`DI_SHEDULER__MAX_RUNNING`: unknown" in text
+        assert "`seeed`: unknown (flag), did you mean `seed`" in text
+
+    def test_all_bad_values_are_listed(self) -> None:
+        text = problems_of(
+            overrides={"scheduler.max_running": 0, "cache.storage": "zip", "device": 3}
+        )
+        assert "`scheduler.max_running`: 0" in text
+        assert "`cache.storage`: 'zip'" in text
+        assert "'packed' or 'compute'" in text
+        assert "`device`: 3" in text
+
+    def test_constructor_raises_the_same_error(self) -> None:
+        with pytest.raises(ConfigError, match="max_running"):
+            EngineConfig(scheduler={"max_running": "8"})
+        with pytest.raises(ConfigError, match="`modell`: unknown"):
+            EngineConfig(modell={})
+
+    @pytest.mark.parametrize("content", ["- 1", "3", "a: [", "\x00"])
+    def test_damaged_file(self, tmp_path: Path, content: str) -> None:
+        file = tmp_path / "engine.yaml"
+        file.write_text(content)
+        assert "engine.yaml" in problems_of(file=file)
+
+    def test_absent_file(self, tmp_path: Path) -> None:
+        assert "cannot be read" in problems_of(file=tmp_path / "none.yaml")
+
+    def test_section_must_be_a_mapping(self) -> None:
+        assert "expected a mapping" in problems_of(overrides={"cache": 3})
+
+
+class TestContradictions:
+    @pytest.mark.parametrize(
+        ("overrides", "fields", "works"),
+        [
+            (
+                {"max_tokens_per_step": 10, "max_running": 20},
+                ("scheduler.max_tokens_per_step", "scheduler.max_running"),
+                "at most 10",
+            ),
+            (
+                {"max_tokens_per_step": 10, "max_running": 2, "min_chunk": 11},
+                ("scheduler.max_tokens_per_step", "scheduler.min_chunk"),
+                "at most 10",
+            ),
+            (
+                {
+                    "max_tokens_per_step": 100,
+                    "max_running": 2,
+                    "max_model_len": 101,
+                    "chunked_prefill": False,
+                },
+                ("scheduler.max_tokens_per_step", "model.max_model_len"),
+                "at least 101",
+            ),
+            (
+                {"storage": "compute", "global_format": "fp4"},
+                ("cache.global_format", "cache.storage"),
+                "packed",
+            ),
+            (
+                {"num_blocks": 10, "memory_fraction": 0.5},
+                ("cache.num_blocks", "cache.memory_fraction"),
+                "leave one",
+            ),
+        ],
+    )
+    def test_both_fields_and_a_way_out_are_named(
+        self, overrides: dict[str, Any], fields: tuple[str, str], works: str
+    ) -> None:
+        text = problems_of(overrides=overrides)
+        assert all(f"`{field}`" in text for field in fields)
+        assert works in text
+
+
+class TestWithModel:
+    def test_defaults_are_filled_from_the_model(self, model: ModelConfig) -> None:
+        config = load().with_model(model)
+        assert config.model.max_model_len == 4096
+        assert config.cache.global_format == "fp4"
+        assert config.scheduler.max_tokens_per_step == 4096
+        assert config.origins()["model.max_model_len"] == "model"
+
+    def test_given_values_stay_with_their_origin(self, model: ModelConfig) -> None:
+        config = load(overrides={"global_format": "mxfp8"}).with_model(model)
+        assert config.cache.global_format == "mxfp8"
+        assert config.origins()["cache.global_format"] == "flag"
+
+    def test_the_original_is_unchanged(self, model: ModelConfig) -> None:
+        config = load()
+        config.with_model(model)
+        assert config.model.max_model_len is None
+        assert config.origins()["model.max_model_len"] == "default"
+
+    def test_length_beyond_the_model(self, model: ModelConfig) -> None:
+        with pytest.raises(ConfigError, match="of at most 8192"):
+            load(overrides={"max_model_len": 8193}).with_model(model)
+
+    def test_pool_too_small_for_one_request(self, model: ModelConfig) -> None:
+        with pytest.raises(ConfigError, match="at least 9, or `model.max_model_len` of at most 128"):
+            load(overrides={"max_model_len": 1024, "num_blocks": 2}).with_model(model)
+        load(overrides={"max_model_len": 1024, "num_blocks": 9}).with_model(model)
+
+
+class TestDeepInferNames:
+    def test_targets_exist(self) -> None:
+        for table in (DEEPINFER_ARGUMENTS, DEEPINFER_VARIABLES):
+            for name, counterpart in table.items():
+                assert counterpart.field in {None, *EngineConfig.fields()}, name
+                assert counterpart.field or counterpart.note, name
+
+    def test_all_variables_are_listed(self) -> None:
+        # 59 in DeepInfer's own list, and the one that its example scripts read.
+        assert len(DEEPINFER_VARIABLES) == 60
