@@ -160,7 +160,7 @@ def test_several_completions_differ_by_seed_and_repeat_exactly() -> None:
     (first,), _ = run(CountingEngine(), [("a", params)])
     texts = [tuple(completion.token_ids) for completion in first.outputs]
     assert len(set(texts)) == 3
-    (again, other), _ = run(CountingEngine(), [("a", params), ("b", params)])
+    (again, _), _ = run(CountingEngine(), [("a", params), ("b", params)])
     assert [tuple(completion.token_ids) for completion in again.outputs] == texts
     (single,), _ = run(
         CountingEngine(), [("a", SamplingParams(seed=12, temperature=5.0, max_tokens=6))]
