@@ -99,9 +99,7 @@ class TestOptional:
 
     def test_null_candidate_source_means_none(self, values: dict[str, Any]) -> None:
         text = values["text_config"]
-        text.update(
-            candidate_source_layer_id=None, candidate_topk_blocks=0, candidate_block_size=0
-        )
+        text.update(candidate_source_layer_id=None, candidate_topk_blocks=0, candidate_block_size=0)
         config = ModelConfig.from_dict(values)
         assert config.candidate_source_layer_id == -1
         assert not any(config.uses_candidates(layer) for layer in range(10))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from math import log2, prod
+from math import floor, log2, prod
 from statistics import NormalDist
 from types import TracebackType
 from typing import Self
@@ -167,12 +167,17 @@ def _e2m1_code_pairs() -> npt.NDArray[np.uint8]:
 
 
 def _scale_bytes(weight: TensorSpec) -> npt.NDArray[np.uint8]:
-    """Returns UE8M0 bytes that bring a weight to its deviation, one octave apart at random."""
+    """Returns UE8M0 bytes that bring a weight to its deviation: two octaves, mixed to fit.
+
+    Both octaves always occur, so that a scale read from the wrong place shows.
+    """
     is_fp4 = weight.dtypes[0] == "I8"
-    deviation = _E2M1_DEVIATION if is_fp4 else _E4M3_DEVIATION
-    exponent = round(log2(_deviation(weight) / deviation))
-    octaves = [_SCALE_BIAS + exponent - (index & 1) for index in range(256)]
-    return np.array(octaves, np.uint8)
+    wanted = _deviation(weight) / (_E2M1_DEVIATION if is_fp4 else _E4M3_DEVIATION)
+    lower = floor(log2(wanted))
+    # Mean square of the mixture: upper * 4 + (1 - upper) * 1, in units of the lower octave.
+    upper = min(max(((wanted / 2.0**lower) ** 2 - 1) / 3, 1 / 8), 7 / 8)
+    is_upper = np.arange(256) < round(256 * upper)
+    return (_SCALE_BIAS + lower + is_upper).astype(np.uint8)
 
 
 def _deviation(spec: TensorSpec) -> float:

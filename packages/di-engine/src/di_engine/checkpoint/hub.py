@@ -71,7 +71,7 @@ def resolve_model(
         CheckpointError: The repository cannot be reached, or lacks the files.
     """
     path = Path(model).expanduser()
-    if model == tiny.NAME or path.is_dir():
+    if model == tiny.NAME or (model and path.is_dir()):
         if revision is not None:
             raise ConfigError(
                 f"`model.revision`: {revision} with `model.path`: {model}, which is a directory; "
