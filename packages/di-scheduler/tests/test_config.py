@@ -40,7 +40,7 @@ def test_contradictions_name_both_fields(fields, words):
 
 
 def test_exact_replay_is_one_window_less_one_per_layer():
-    sizes = dict(max_model_len=9, num_blocks=9, window_size=128)
+    sizes = {"max_model_len": 9, "num_blocks": 9, "window_size": 128}
     exact = SchedulerConfig(**sizes, num_window_layers=40)
     assert exact.replay_tokens == 5080
     assert SchedulerConfig(**sizes, num_window_layers=20).replay_tokens == 2540

@@ -111,9 +111,10 @@ def simulate(fields, schedule, seed, overlapped, budget):
     return config, model, requests, engine
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("budget", [None, ThirdRow()], ids=["all_rows", "device_split"])
 @pytest.mark.parametrize("overlapped", [False, True], ids=["sync", "overlapped"])
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(fields=configs, schedule=events, seed=st.integers(0, 1000))
 def test_every_request_gets_the_tokens_it_gets_alone(overlapped, budget, fields, schedule, seed):
     config, model, requests, engine = simulate(fields, schedule, seed, overlapped, budget)
@@ -127,6 +128,7 @@ def test_every_request_gets_the_tokens_it_gets_alone(overlapped, budget, fields,
             assert (engine.outputs[name], engine.reasons[name]) == (tokens, reason)
 
 
+@pytest.mark.slow
 def test_position_limit_is_reached_and_never_exceeded():
     """With every draft accepted the bound is exact."""
     for count in range(6):

@@ -36,7 +36,7 @@ class Lifecycle(RuleBasedStateMachine):
                 num_snapshot_slots=2 if prefix_cache else 0,
                 ring_slack=8,
                 snapshot_min_gain=2,
-            )  # fmt: skip
+            )
         )
         self.plans, self.accepted, self.ended = [], set(), {}
         self.number = 0

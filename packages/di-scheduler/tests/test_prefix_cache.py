@@ -17,11 +17,18 @@ FIELDS = [field.name for field in dataclasses.fields(SchedulerConfig)]
 
 
 def make_engine(overlapped=False, **fields):
-    defaults = dict(
-        max_model_len=200, num_blocks=100, max_running=4, max_tokens_per_step=32,
-        block_size=BLOCK, num_draft_tokens=2, prefix_cache=True, window_size=5,
-        num_window_layers=3, ring_slack=6,
-    )  # fmt: skip
+    defaults = {
+        "max_model_len": 200,
+        "num_blocks": 100,
+        "max_running": 4,
+        "max_tokens_per_step": 32,
+        "block_size": BLOCK,
+        "num_draft_tokens": 2,
+        "prefix_cache": True,
+        "window_size": 5,
+        "num_window_layers": 3,
+        "ring_slack": 6,
+    }
     config = SchedulerConfig(**{**defaults, **fields})
     scheduler = Scheduler(config)
     return FakeEngine(scheduler, FakeDevice(config, MODEL), overlapped)
@@ -48,7 +55,7 @@ SNAPSHOTS = {"num_snapshot_slots": 20, "snapshot_min_gain": BLOCK}
 def test_warm_equals_cold_for_every_hit_length(overlapped, windows):
     for hit in range(len(PROMPT) + 1):
         engine = make_engine(overlapped, **windows)
-        run(engine, "cold", PROMPT[:hit] + [0], max_tokens=1)
+        run(engine, "cold", [*PROMPT[:hit], 0], max_tokens=1)
         run(engine, "warm", PROMPT)
         run(engine, "again", PROMPT)
 
@@ -165,6 +172,15 @@ def test_other_salt_and_other_seed_do_not_match():
     assert engine.scheduler.counters.cache_hits == 64
 
 
+def test_request_may_refuse_to_read_the_cache_and_still_fills_it():
+    engine = make_engine()
+    run(engine, "cold", PROMPT)
+    engine.add(Request("all", PROMPT, max_tokens=1, skip_reading_prefix_cache=True))
+    engine.run()
+    assert engine.scheduler.counters.cache_hits == 0
+    assert engine.scheduler.counters.prompt_tokens == 2 * len(PROMPT)
+
+
 def test_live_requests_share_blocks():
     engine = make_engine(num_window_layers=0)
     engine.add(Request("a", PROMPT, max_tokens=30))
@@ -188,7 +204,7 @@ def test_blocks_of_an_uncommitted_step_are_not_shared():
             max_tokens_per_step=64,
             block_size=8,
             prefix_cache=True,
-        )  # fmt: skip
+        )
     )
     scheduler.add(Request("a", [2] * 20))
     scheduler.plan()
@@ -198,6 +214,7 @@ def test_blocks_of_an_uncommitted_step_are_not_shared():
     assert plan.write_floors.tolist() == [0, 0]
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), overlapped=st.booleans(), snapshots=st.booleans())
 def test_any_family_of_prompts_gives_cold_tokens(data, overlapped, snapshots):

@@ -12,10 +12,14 @@ from di_scheduler import (
 
 
 def make_scheduler(row_budget=None, metrics=None, **fields):
-    defaults = dict(
-        max_model_len=64, num_blocks=40, max_running=4, max_tokens_per_step=32, block_size=8,
-        eos_token_ids=(1,),
-    )  # fmt: skip
+    defaults = {
+        "max_model_len": 64,
+        "num_blocks": 40,
+        "max_running": 4,
+        "max_tokens_per_step": 32,
+        "block_size": 8,
+        "eos_token_ids": (1,),
+    }
     return Scheduler(SchedulerConfig(**{**defaults, **fields}), row_budget, metrics=metrics)
 
 
@@ -385,7 +389,7 @@ def test_request_that_outgrows_the_whole_pool_ends_with_the_numbers():
 
 
 def test_drafts_are_given_up_before_anybody_is_preempted():
-    fields = dict(prefill_usage_limit=1.0, num_draft_tokens=3, max_tokens_per_step=64)
+    fields = {"prefill_usage_limit": 1.0, "num_draft_tokens": 3, "max_tokens_per_step": 64}
     for num_blocks, drafts in ((9, [3, 3]), (7, [0, 0])):
         scheduler = make_scheduler(num_blocks=num_blocks, **fields)
         for name in "ab":

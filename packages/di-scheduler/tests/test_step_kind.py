@@ -14,11 +14,17 @@ MODEL = FakeModel(vocab_size=40, seed=5)
 
 
 def make_config(**fields):
-    defaults = dict(
-        max_model_len=400, num_blocks=400, max_running=4, max_tokens_per_step=16, block_size=8,
-        policy="decode_first", prefill_all_interval=7, prefill_any_interval=10,
-        idle_check_interval=4,
-    )  # fmt: skip
+    defaults = {
+        "max_model_len": 400,
+        "num_blocks": 400,
+        "max_running": 4,
+        "max_tokens_per_step": 16,
+        "block_size": 8,
+        "policy": "decode_first",
+        "prefill_all_interval": 7,
+        "prefill_any_interval": 10,
+        "idle_check_interval": 4,
+    }
     return SchedulerConfig(**{**defaults, **fields})
 
 
@@ -128,7 +134,7 @@ def run_ranks(schedulers, work, steps):
                     schedulers[rank].add(request)
                 plan = advance(schedulers[rank])
                 kinds[rank].append((plan.kind, plan.is_placeholder))
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             failures.append(error)
 
     threads = [threading.Thread(target=loop, args=(r,)) for r in range(len(schedulers))]

@@ -17,12 +17,21 @@ MODEL = FakeModel(vocab_size=40, seed=3)
 
 
 def make_engine(store, role="both", overlapped=False, connector=None, **fields):
-    defaults = dict(
-        max_model_len=80, num_blocks=60, max_running=3, max_tokens_per_step=24, block_size=8,
-        num_draft_tokens=2, eos_token_ids=(1,), prefix_cache=True, window_size=4,
-        num_window_layers=2, ring_slack=6, role=role,
-        preemption="abort" if role == "decode" else "recompute",
-    )  # fmt: skip
+    defaults = {
+        "max_model_len": 80,
+        "num_blocks": 60,
+        "max_running": 3,
+        "max_tokens_per_step": 24,
+        "block_size": 8,
+        "num_draft_tokens": 2,
+        "eos_token_ids": (1,),
+        "prefix_cache": True,
+        "window_size": 4,
+        "num_window_layers": 2,
+        "ring_slack": 6,
+        "role": role,
+        "preemption": "abort" if role == "decode" else "recompute",
+    }
     config = SchedulerConfig(**{**defaults, **fields})
     device = FakeDevice(config, MODEL)
     link = FakeConnector(store, device, **(connector or {}))
@@ -33,7 +42,7 @@ def make_engine(store, role="both", overlapped=False, connector=None, **fields):
 def prompts(count=6, seed=0):
     rng = np.random.default_rng(seed)
     shared = rng.integers(2, 40, 40).tolist()
-    return [shared[: rng.integers(1, 40)] + [2 + i] for i in range(count)]
+    return [[*shared[: rng.integers(1, 40)], 2 + i] for i in range(count)]
 
 
 def assert_empty(engine):

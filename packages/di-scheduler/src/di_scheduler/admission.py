@@ -109,6 +109,8 @@ class Admission:
         if not config.prefix_cache:
             return NO_MATCH
         extend_chain(record.block_hashes, record.chain_root, record.token_ids, config.block_size)
+        if record.request.skip_reading_prefix_cache:
+            return NO_MATCH
         blocks = core.pool.find_prefix(record.block_hashes)
         hit_len = len(blocks) * config.block_size
         # The last token is always computed: somebody has to produce the logits.
@@ -131,6 +133,8 @@ class Admission:
     def _external_hit(self, record: Record, match: PrefixMatch) -> ExternalHit | None:
         """Returns what the store adds to the local match, if it spares any computation."""
         if self._transfers is None or self._config.role == "prefill":
+            return None
+        if record.request.skip_reading_prefix_cache and self._config.role != "decode":
             return None
         hit = self._transfers.lookup(record)
         if hit is None:

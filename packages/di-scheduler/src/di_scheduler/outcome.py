@@ -48,7 +48,7 @@ class StepOutcome:
                 f"{counts.dtype} of shape {counts.shape}"
             )
         most = np.minimum(plan.max_query_lens, tokens.shape[1])
-        most[plan.is_prompt] = min(1, tokens.shape[1])
+        most[plan.is_prompt] = 1
         wrong = plan.needs_sample & ((counts < 1) | (counts > most))
         if wrong.any():
             row = int(wrong.argmax())

@@ -7,9 +7,10 @@ import numpy as np
 
 from di_scheduler.admission import Admission
 from di_scheduler.core import Core
-from di_scheduler.plan import NO_SAVES, SnapshotSaves, StepKind, StepPlan
+from di_scheduler.plan import StepKind, StepPlan
 from di_scheduler.protocols import RowBudget, as_row_counts
-from di_scheduler.request import NO_RESOURCES, RUNNING, Int64Array, Record, Status
+from di_scheduler.request import NO_RESOURCES, RUNNING, BoolArray, Int64Array, Record, Status
+from di_scheduler.snapshot_policy import SnapshotPolicy
 from di_scheduler.table import RequestTable
 from di_scheduler.transfers import Transfers
 
@@ -57,6 +58,7 @@ class Planner:
         self._config = core.config
         self._budget = row_budget
         self.admission = Admission(core, transfers)
+        self._snapshots = SnapshotPolicy(core)
         self._growth: list[Growth] = []
         self._restores: dict[int, int] = {}
         self._has_preempted = False
@@ -68,9 +70,9 @@ class Planner:
             Whether it would run prompt rows, whether some request decodes, and whether a prompt
             is half computed.
         """
-        num_prefilling = len(self._prefilling())
-        has_decodes = len(self._running()) > num_prefilling
-        has_partial = num_prefilling > 0
+        _, _, is_prefilling = self._running()
+        has_partial = bool(is_prefilling.any())
+        has_decodes = not is_prefilling.all()
         may_start = self._core.waiting.head() is not None and self.admission.may_admit()
         return has_partial or may_start, has_decodes, has_partial
 
@@ -79,38 +81,33 @@ class Planner:
         self._restores, self._has_preempted = {}, False
         if self._config.role == "decode":
             self._admit_loads()
-        decodes = NO_ROWS if kind == "prompt" else self._decode_rows()
-        chunks = NO_ROWS
+        slots, starts, is_prefilling = self._running()
+        decodes = chunks = NO_ROWS
+        if kind != "prompt":
+            decodes = self._decode_rows(slots, starts, ~is_prefilling)
         if kind != "decode":
-            chunks = self._chunk_rows(self._config.max_tokens_per_step, decodes)
+            chunks = self._chunk_rows(slots[is_prefilling], decodes)
         if len(decodes.slots) + len(chunks.slots) == 0:
             return None
         return self._assemble(kind, decodes, chunks)
 
     # --- which requests ---------------------------------------------------------------------
 
-    def _running(self) -> Int64Array:
-        return np.flatnonzero(self._core.table.status == RUNNING)
-
-    def _prefilling(self) -> Int64Array:
-        slots = self._running()
-        return slots[self._reach(slots) < self._core.table.prefill_end[slots]]
-
-    def _reach(self, slots: Int64Array) -> Int64Array:
-        """Returns where the next row of each request starts, at most: `C + r`."""
+    def _running(self) -> tuple[Int64Array, Int64Array, BoolArray]:
+        """Returns slot, first position at most (`C + r`) and phase of each running request."""
         table = self._core.table
-        return table.num_computed[slots] + table.in_flight[slots]
+        slots = np.flatnonzero(table.status == RUNNING)
+        starts = table.num_computed[slots] + table.in_flight[slots]
+        return slots, starts, starts < table.prefill_end[slots]
 
     # --- decode -----------------------------------------------------------------------------
 
-    def _decode_rows(self) -> Rows:
+    def _decode_rows(self, slots: Int64Array, starts: Int64Array, decodes: BoolArray) -> Rows:
         table = self._core.table
-        slots = self._running()
-        starts = self._reach(slots)
         # A step in flight adds at least one token, so a request that has room for one token only
         # certainly ends there (DeepInfer 0.1.0 verifies K drafts for it in vain).
         room = table.len_limit[slots] - table.num_tokens[slots] - table.in_flight_samples[slots]
-        selected = (starts >= table.prefill_end[slots]) & (room > 0)
+        selected = decodes & (room > 0)
         if not selected.all():
             slots, starts, room = slots[selected], starts[selected], room[selected]
         if len(slots) == 0:
@@ -138,14 +135,16 @@ class Planner:
 
     def _grow(self, slots: Int64Array, missing: Int64Array) -> None:
         table = self._core.table
-        growing = missing > 0
+        growing = np.flatnonzero(missing)
         slots, missing = slots[growing], missing[growing]
         total = int(missing.sum())
         block_ids = self._core.pool.allocate(total)
-        # Position of each new block within its own request's share.
-        within = np.arange(total) - np.repeat(np.cumsum(missing) - missing, missing)
-        owners = np.repeat(slots, missing)
-        indices = np.repeat(table.num_blocks[slots], missing) + within
+        owners, indices = slots, table.num_blocks[slots]
+        if total > len(slots):
+            # Position of each new block within its own request's share.
+            within = np.arange(total) - np.repeat(np.cumsum(missing) - missing, missing)
+            owners = np.repeat(slots, missing)
+            indices = np.repeat(indices, missing) + within
         table.blocks[owners, indices] = block_ids
         table.num_blocks[slots] += missing
         self._growth.append(Growth(owners, indices, block_ids.astype(np.int64)))
@@ -159,7 +158,7 @@ class Planner:
         core = self._core
         ones = np.ones_like(rows.query_lens)
         rows = Rows(rows.slots, rows.starts, ones, ones)
-        records = [core.table.record(slot) for slot in self._running().tolist()]
+        records = [core.table.record(slot) for slot in self._running()[0].tolist()]
         records.sort(key=lambda record: record.sort_key)
         while len(rows.slots) and self._missing_blocks(rows).sum() > core.pool.num_available:
             victim = records[-1]
@@ -189,12 +188,14 @@ class Planner:
 
     # --- prompts ----------------------------------------------------------------------------
 
-    def _chunk_rows(self, max_tokens: int, decodes: Rows) -> Rows:
+    def _chunk_rows(self, prefilling: Int64Array, decodes: Rows) -> Rows:
         table = self._core.table
-        budget = max_tokens - int(decodes.max_query_lens.sum())
+        budget = self._config.max_tokens_per_step - int(decodes.max_query_lens.sum())
         chosen: list[tuple[int, int, int]] = []
-        prefilling = [table.record(slot) for slot in self._prefilling().tolist()]
-        for record in sorted(prefilling, key=lambda record: record.sort_key):
+        # Making room for decode rows may have taken the slot of a half-computed prompt.
+        kept = prefilling[table.status[prefilling] == RUNNING]
+        records = [table.record(slot) for slot in kept.tolist()]
+        for record in sorted(records, key=lambda record: record.sort_key):
             budget -= self._add_chunk(record, budget, chosen)
         # What was just preempted must not take its blocks back in the same step.
         while budget > 0 and not self._has_preempted:
@@ -209,6 +210,7 @@ class Planner:
         if not chosen:
             return NO_ROWS
         slots, starts, counts = np.array(chosen, np.int64).T
+        self._core.counters.prompt_tokens += int(counts.sum())
         return Rows(slots, starts, counts, counts)
 
     def _admit_loads(self) -> None:
@@ -264,7 +266,6 @@ class Planner:
         ends = starts + query_lens
         is_prompt = np.arange(len(slots)) >= num_decodes
         in_flight = table.in_flight[slots]
-        saves = self._saves(slots, starts, num_decodes)
         # Loads that started in a turn without rows report their blocks with the next plan.
         growth, self._growth = self._growth, []
         plan = StepPlan(
@@ -282,14 +283,14 @@ class Planner:
             is_prompt=is_prompt,
             needs_sample=~is_prompt | (ends >= table.prefill_end[slots]),
             token_ids=known_token_ids(table, slots, starts, query_lens, num_decodes),
-            write_floors=table.write_floor[slots].astype(np.int32),
-            window_starts=table.window_start[slots].astype(np.int32),
+            write_floors=table.write_floor[slots],
+            window_starts=table.window_start[slots],
             restore_ids=self._restore_ids(slots),
-            saves=saves,
+            saves=self._snapshots.saves(slots, starts, num_decodes),
             new_block_slots=_joined([g.slots for g in growth]),
             new_block_indices=_joined([g.indices for g in growth]),
             new_block_ids=_joined([g.block_ids for g in growth]),
-            records=cast("list[Record]", [table.records[slot] for slot in slots.tolist()]),
+            records=cast("list[Record]", list(map(table.records.__getitem__, slots.tolist()))),
             table=table,
         )
         self._mark_in_flight(plan, slots, reserved)
@@ -303,66 +304,12 @@ class Planner:
         core.row_of_slot[slots] = np.arange(len(slots))
         after_prompt = config.num_draft_tokens if config.drafts_after_prefill else 0
         table.num_drafts[slots] = np.where(plan.is_prompt, after_prompt, config.num_draft_tokens)
-        core.counters.prompt_tokens += int(plan.query_lens[plan.is_prompt].sum())
 
     def _restore_ids(self, slots: Int64Array) -> np.ndarray:
         restore_ids = np.full(len(slots), -1, np.int32)
-        for row, slot in enumerate(slots.tolist() if self._restores else []):
-            restore_ids[row] = self._restores.get(slot, -1)
+        for slot, snapshot_id in self._restores.items():
+            restore_ids[slots == slot] = snapshot_id
         return restore_ids
-
-    # --- window snapshots -------------------------------------------------------------------
-
-    def _saves(self, slots: Int64Array, starts: Int64Array, num_decodes: int) -> SnapshotSaves:
-        """Chooses the rings to save before this step's forward.
-
-        A chunk that starts at a checkpoint saves there. A decoding request saves at the last
-        boundary it crossed while the ring still holds the window that ends there; it keeps one
-        such snapshot, the newest.
-        """
-        config, core, table = self._config, self._core, self._core.table
-        if config.num_snapshot_slots == 0:
-            return NO_SAVES
-        saves: list[tuple[int, int, int]] = []
-        for slot, start in zip(
-            slots[num_decodes:].tolist(), starts[num_decodes:].tolist(), strict=True
-        ):
-            record = table.record(slot)
-            if record.checkpoints and record.checkpoints[0] == start:
-                record.checkpoints.pop(0)
-                # The chunk before may be in flight; its block is findable once it is committed.
-                self._save(record, start, saves)
-        slots, starts = slots[:num_decodes], starts[:num_decodes]
-        boundaries = table.num_computed[slots] // config.block_size * config.block_size
-        due = (boundaries > table.saved_boundary[slots]) & (
-            starts - boundaries <= config.ring_slack
-        )
-        due &= np.minimum(boundaries, config.replay_tokens) >= config.snapshot_min_gain
-        for slot, boundary in zip(slots[due].tolist(), boundaries[due].tolist(), strict=True):
-            record = table.record(slot)
-            previous = record.rolling_snapshot
-            block_hash = record.block_hashes[boundary // config.block_size - 1]
-            if core.pool.find(block_hash) is not None and self._save(record, boundary, saves):
-                if previous is not None:
-                    core.snapshots.age(previous)
-                record.rolling_snapshot = block_hash
-        core.snapshots.unpin_all()
-        if not saves:
-            return NO_SAVES
-        core.counters.snapshot_saves += len(saves)
-        return SnapshotSaves(*np.array(saves, np.int32).T)
-
-    def _save(self, record: Record, boundary: int, saves: list[tuple[int, int, int]]) -> bool:
-        core = self._core
-        core.table.saved_boundary[record.slot] = boundary
-        block_hash = record.block_hashes[boundary // self._config.block_size - 1]
-        if block_hash in core.snapshots:
-            return False
-        snapshot_id = core.snapshots.take(block_hash)
-        if snapshot_id is None:
-            return False
-        saves.append((record.slot, boundary, snapshot_id))
-        return True
 
 
 def known_token_ids(

@@ -39,6 +39,8 @@ class Request:
         ignore_eos: Whether the end-of-text ids of the configuration do not end this request.
         priority: Lower runs first.
         cache_salt: Requests share cached prefixes only with requests of the same salt.
+        skip_reading_prefix_cache: Whether every prompt token is computed, for example because its
+            log-probability is wanted.
         output_ids: Output tokens that were produced elsewhere, for example by a prefill rank. The
             request continues after them; they count as output and are not emitted again.
     """
@@ -51,6 +53,7 @@ class Request:
     ignore_eos: bool = False
     priority: int = 0
     cache_salt: bytes = b""
+    skip_reading_prefix_cache: bool = False
     output_ids: Sequence[int] = ()
 
 

@@ -29,8 +29,8 @@ class RequestTable:
         num_blocks: Blocks in the block table, int64.
         num_registered: Leading blocks that are known to the prefix cache, int64.
         num_drafts: Draft tokens that are there for the next step, int64.
-        write_floor: Positions below are shared and must not be written, int64.
-        window_start: First position with a valid ring entry, int64.
+        write_floor: Positions below are shared and must not be written, int32.
+        window_start: First position with a valid ring entry, int32.
         saved_boundary: Block boundary up to which no window snapshot is wanted any more, int64.
         stop_ids: Stop ids, padded with -1, int64, shape (slots, width).
         blocks: Block table, padded with -1, int32, shape (slots, blocks per request).
@@ -55,8 +55,8 @@ class RequestTable:
         self.num_blocks = np.zeros(size, np.int64)
         self.num_registered = np.zeros(size, np.int64)
         self.num_drafts = np.zeros(size, np.int64)
-        self.write_floor = np.zeros(size, np.int64)
-        self.window_start = np.zeros(size, np.int64)
+        self.write_floor = np.zeros(size, np.int32)
+        self.window_start = np.zeros(size, np.int32)
         self.saved_boundary = np.zeros(size, np.int64)
         self.stop_ids = np.full((size, 1), -1, np.int64)
         self.blocks = np.full((size, config.blocks_for(config.position_limit)), -1, np.int32)
