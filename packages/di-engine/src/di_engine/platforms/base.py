@@ -91,6 +91,10 @@ class Platform(ABC):
     def available_memory(self, index: int) -> int:
         """Returns the bytes of a device that can be allocated now."""
 
+    def peak_memory(self, index: int) -> int | None:
+        """Returns the most bytes that tensors of this process took, or None if nobody counts."""
+        return None
+
     def torch_device(self, index: int) -> torch.device:
         """Returns the torch device of an index."""
         return torch.device(self.name, index)

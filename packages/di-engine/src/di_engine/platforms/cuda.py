@@ -81,6 +81,10 @@ class CudaPlatform(Platform):
         unused = torch.cuda.memory_reserved(index) - torch.cuda.memory_allocated(index)
         return free + int(unused)
 
+    def peak_memory(self, index: int) -> int:
+        """Returns the high-water mark of torch's allocator."""
+        return int(torch.cuda.max_memory_allocated(index))
+
     def synchronize(self, index: int) -> None:
         """Waits for all streams of the GPU."""
         torch.cuda.synchronize(index)
