@@ -15,13 +15,13 @@ __all__ = ["CudaPlatform"]
 class _CudaEvent:
     def __init__(self, index: int) -> None:
         with torch.cuda.device(index):
-            self._event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # untyped in torch
+            self._event = torch.cuda.Event(enable_timing=True)
 
     def record(self) -> None:
         self._event.record()
 
     def query(self) -> bool:
-        return bool(self._event.query())  # type: ignore[no-untyped-call]  # untyped in torch
+        return bool(self._event.query())
 
     def synchronize(self) -> None:
         self._event.synchronize()
@@ -34,7 +34,7 @@ class _CudaEvent:
 
 class _CudaStream:
     def __init__(self, index: int) -> None:
-        self.stream = torch.cuda.Stream(device=index)  # type: ignore[no-untyped-call]  # untyped in torch
+        self.stream = torch.cuda.Stream(device=index)
 
     def wait_event(self, event: Event) -> None:
         if not isinstance(event, _CudaEvent):
