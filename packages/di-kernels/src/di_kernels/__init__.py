@@ -1,7 +1,9 @@
-"""The tensor operations of DeepSeek-V4.1, each with a readable torch reference, behind one registry of backends.
+"""The tensor operations of DeepSeek-V4.1, each with a readable torch reference, behind one registry
+of backends.
 
-`ops.<name>(...)` checks its arguments, picks the backend that serves the call and runs it. The references are the
-fallback on every device and the oracle the faster backends are checked against (`python -m di_kernels check`).
+`ops.<name>(...)` checks its arguments, picks the backend that serves the call and runs it. The
+references are the fallback on every device and the oracle the faster backends are checked against
+(`python -m di_kernels check`).
 """
 
 from di_kernels import ops

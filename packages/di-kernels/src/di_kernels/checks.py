@@ -23,7 +23,9 @@ def check_multiple(name: str, value: int, multiple: int) -> None:
         ValueError: It is not.
     """
     if value % multiple:
-        raise ValueError(f"invalid size of `{name}`: expected a multiple of {multiple}, got: {value}")
+        raise ValueError(
+            f"invalid size of `{name}`: expected a multiple of {multiple}, got: {value}"
+        )
 
 
 def check_shape(name: str, tensor: HasShape, expected: tuple[int | None, ...]) -> None:
@@ -33,10 +35,12 @@ def check_shape(name: str, tensor: HasShape, expected: tuple[int | None, ...]) -
         ValueError: The shape differs.
     """
     shape = tensor.shape
-    if len(shape) == len(expected) and all(
-        want is None or have == want for have, want in zip(shape, expected, strict=True)
-    ):
-        return
+    if len(shape) == len(expected):
+        for have, want in zip(shape, expected, strict=True):
+            if want is not None and have != want:
+                break
+        else:
+            return
     wanted = ", ".join("any" if size is None else str(size) for size in expected)
     raise ValueError(f"invalid shape of `{name}`: expected ({wanted}), got: {tuple(shape)}")
 

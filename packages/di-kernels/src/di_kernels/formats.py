@@ -6,9 +6,10 @@
 | `mxfp4` | e2m1, 2 per byte, even element in the low nibble | 32 | UE8M0 byte, rounded up | 6 * 2^-126 |
 | `nvfp4` | e2m1, 2 per byte, even element in the low nibble | 16 | e4m3 of maximum / 6, to nearest | 6 * 2^-9 |
 
-`nvfp4` here has no second scale for the whole tensor. Sources: DeepSeek-V4.1 reference `inference/kernel.py`
-(activations, key-value and index-key caches), OCP Microscaling formats 1.0 (element and scale encodings; scale byte 255
-is NaN). A group that holds a NaN or an infinity decodes to NaN in every format.
+`nvfp4` here has no second scale for the whole tensor. Sources: DeepSeek-V4.1 reference
+`inference/kernel.py` (activations, key-value and index-key caches), OCP Microscaling formats 1.0
+(element and scale encodings; scale byte 255 is NaN). A group that holds a NaN or an infinity
+decodes to NaN in every format.
 
 Quantisation is piecewise constant: results carry no useful gradient.
 """
@@ -59,7 +60,8 @@ def ue8m0_decode(scale: torch.Tensor) -> torch.Tensor:
 
 
 def ue8m0_encode(largest: torch.Tensor, code_max: float) -> torch.Tensor:
-    """Bytes of the smallest powers of two s with `largest <= code_max * s`, without a rounding step.
+    """Bytes of the smallest powers of two s with `largest <= code_max * s`, without a rounding
+    step.
 
     Args:
         largest: Group maxima, float32 or float64, any shape.
@@ -141,13 +143,13 @@ def fp4_decode(
     """
     check_dtype("packed", packed, (torch.uint8, torch.int8))
     values = _e2m1_byte_values(packed.device)[packed.view(torch.uint8).to(torch.int64)]
-    grouped = values.flatten(-2).unflatten(-1, (-1, group)) * scale.unsqueeze(-1)
+    grouped = torch.unflatten(values.flatten(-2), -1, (-1, group)) * scale.unsqueeze(-1)
     return grouped.flatten(-2).to(dtype)
 
 
 def mxfp8_encode(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Codes (..., size) float8_e4m3fn and scale bytes (..., size / 32) uint8."""
-    groups = widen(x).unflatten(-1, (-1, MX_GROUP))
+    groups = torch.unflatten(widen(x), -1, (-1, MX_GROUP))
     largest = groups.abs().amax(-1).clamp_min(MXFP8_FLOOR)
     scaled, scale = divide_by_power_of_two(groups, largest, E4M3_MAX)
     return scaled.flatten(-2).to(torch.float8_e4m3fn), scale
@@ -156,13 +158,13 @@ def mxfp8_encode(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def mxfp8_decode(codes: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Codes times the power of two of their group."""
     check_dtype("codes", codes, (torch.float8_e4m3fn,))
-    groups = codes.to(torch.float32).unflatten(-1, (-1, MX_GROUP))
+    groups = torch.unflatten(codes.to(torch.float32), -1, (-1, MX_GROUP))
     return (groups * ue8m0_decode(scale).unsqueeze(-1)).flatten(-2).to(dtype)
 
 
 def mxfp4_encode(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Packed codes (..., size / 2) uint8 and scale bytes (..., size / 32) uint8."""
-    groups = widen(x).unflatten(-1, (-1, MX_GROUP))
+    groups = torch.unflatten(widen(x), -1, (-1, MX_GROUP))
     largest = groups.abs().amax(-1).clamp_min(MXFP4_FLOOR)
     scaled, scale = divide_by_power_of_two(groups, largest, E2M1_MAX)
     return e2m1_encode(scaled), scale
@@ -178,7 +180,7 @@ def nvfp4_encode(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
     The scale is rounded to nearest, not up, so that the largest value of a group may saturate.
     """
-    groups = widen(x).unflatten(-1, (-1, NVFP4_GROUP))
+    groups = torch.unflatten(widen(x), -1, (-1, NVFP4_GROUP))
     largest = groups.abs().amax(-1).clamp_min(NVFP4_FLOOR)
     largest = largest.masked_fill(~largest.isfinite(), math.nan)
     scale = (largest / E2M1_MAX).clamp_max(E4M3_MAX).to(torch.float8_e4m3fn)

@@ -1,10 +1,11 @@
 """Matrix products of rows, plain and batch invariant.
 
-On a CPU the library behind `torch.nn.functional.linear` picks another algorithm for 1 row than for 64, so that a row's
-last bits depend on how many rows are beside it. With `batch_invariant` every product is made of calls of one shape,
-`ROW_TILE` rows, the last tile filled up with zero rows. What then holds the promise is the library's arithmetic: in a
-call of fixed shape every row of the result is summed in the same order, wherever in the tile it lies. No vendor
-documents that; `python -m di_kernels check` verifies it on the machine at hand.
+On a CPU the library behind `torch.nn.functional.linear` picks another algorithm for 1 row than for
+64, so that a row's last bits depend on how many rows are beside it. With `batch_invariant` every
+product is made of calls of one shape, `ROW_TILE` rows, the last tile filled up with zero rows. What
+then holds the promise is the library's arithmetic: in a call of fixed shape every row of the result
+is summed in the same order, wherever in the tile it lies. No vendor documents that; `python -m
+di_kernels check` verifies it on the machine at hand.
 """
 
 from __future__ import annotations
@@ -36,4 +37,4 @@ def row_tiles(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     num_rows = x.shape[0]
     missing = -num_rows % ROW_TILE if num_rows else ROW_TILE
     padded = pad(x, (0, 0) * (x.dim() - 1) + (0, missing)) if missing else x
-    return padded.split(ROW_TILE)
+    return torch.split(padded, ROW_TILE)

@@ -18,7 +18,7 @@ def widen(x: torch.Tensor) -> torch.Tensor:
 def sigmoid(x: torch.Tensor) -> torch.Tensor:
     """Logistic function whose bits do not depend on where in the tensor a value lies.
 
-    `torch.sigmoid` uses another exponential for the last values of a tensor than for those before them on a CPU;
-    `torch.exp` does not, and the other steps are correctly rounded everywhere.
+    `torch.sigmoid` uses another exponential for the last values of a tensor than for those before
+    them on a CPU; `torch.exp` does not, and the other steps are correctly rounded everywhere.
     """
     return torch.reciprocal(1 + torch.exp(-x))

@@ -1,7 +1,7 @@
 """Cache records: where an entry's bytes lie, and views that gather and scatter them.
 
-A pool is a buffer of blocks. Slot n is entry n % E of block n // E, with E entries per block; a flat ring is a pool with
-one entry per block. Per entry, with d the head size:
+A pool is a buffer of blocks. Slot n is entry n % E of block n // E, with E entries per block; a
+flat ring is a pool with one entry per block. Per entry, with d the head size:
 
 | format | bytes of an entry | layout inside a block's section |
 |---|---|---|
@@ -10,7 +10,8 @@ one entry per block. Per entry, with d the head size:
 | `index_mxfp4` | d / 2 packed codes and d / 32 scale bytes (68 for d = 128) | E times the codes, then E times the scales |
 | `plain` | d values of the buffer's dtype | entries one after the other |
 
-Source: DeepInfer 0.1.0 `cache_engine.py` (record contents, segregated index pages, sections of one block side by side).
+Source: DeepInfer 0.1.0 `cache_engine.py` (record contents, segregated index pages, sections of one
+block side by side).
 """
 
 from __future__ import annotations
@@ -65,8 +66,9 @@ class RecordPool:
     """A view of the entries one layer keeps in a buffer. Owns nothing; writers modify the buffer.
 
     Args:
-        buffer: Packed formats: uint8, shape (num_blocks, block_stride). `plain`: any float dtype, shape
-            (num_blocks, block_entries, head_dim), or (num_blocks, head_dim) with one entry per block.
+        buffer: Packed formats: uint8, shape (num_blocks, block_stride). `plain`: any float dtype,
+            shape (num_blocks, block_entries, head_dim), or (num_blocks, head_dim) with one entry
+            per block.
         format: Layout of an entry.
         head_dim: Values of an entry.
         entries_per_block: E.
@@ -172,7 +174,9 @@ class RecordPool:
         views, start = [], self.section_offset
         for width in widths:
             end = start + width * self.entries_per_block
-            views.append(self.buffer[:, start:end].unflatten(1, (self.entries_per_block, width)))
+            views.append(
+                torch.unflatten(self.buffer[:, start:end], 1, (self.entries_per_block, width))
+            )
             start = end
         return views
 
@@ -202,7 +206,8 @@ class RecordPool:
 def _flat_rows(rows: torch.Tensor) -> torch.Tensor | None:
     """Rows of all blocks as one matrix; None when a block is not a whole number of rows.
 
-    Row n of the matrix lies n rows after the section's start, so the rows between two sections belong to others.
+    Row n of the matrix lies n rows after the section's start, so the rows between two sections
+    belong to others.
     """
     num_blocks, entries, width = rows.shape
     stride = rows.stride(0)

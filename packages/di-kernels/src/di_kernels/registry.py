@@ -1,8 +1,9 @@
 """Which implementation serves an op: capability as data, selection in one place.
 
-An `Op` holds its torch reference and the faster implementations registered beside it. A `Backend` states what it serves
-(devices, compute capabilities, dtypes, size rules, gradients, determinism) as plain fields, so that "would this model
-run here?" is answered without compiling and without touching a device.
+An `Op` holds its torch reference and the faster implementations registered beside it. A `Backend`
+states what it serves (devices, compute capabilities, dtypes, size rules, gradients, determinism) as
+plain fields, so that "would this model run here?" is answered without compiling and without
+touching a device.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ FLOATS = (torch.float32, torch.float64, torch.bfloat16)
 Determinism = Literal["row_invariant", "row_invariant_on_request", "repeatable"]
 """What a backend promises about bits.
 
-row_invariant: a row's result does not depend on the other rows, their number or its place among them.
-row_invariant_on_request: the same, when the op is called with `batch_invariant=True`.
+row_invariant: a row's result does not depend on the other rows, their number or its place among
+them. row_invariant_on_request: the same, when the op is called with `batch_invariant=True`.
 repeatable: equal calls give equal bits.
 """
 
@@ -85,7 +86,8 @@ class Backend(Generic[P, R]):
         name: Name users choose it by: `reference`, `numpy`, `tilelang`, ...
         run: The implementation, with the signature of the op's reference.
         device_types: Torch device types served; None for every device torch serves.
-        compute_capabilities: CUDA capabilities served, as (major, minor); None when the device type alone decides.
+        compute_capabilities: CUDA capabilities served, as (major, minor); None when the device type
+            alone decides.
         dtypes: Dtypes of the leading tensor served.
         size_rules: Limits on the sizes of a call.
         determinism: What is promised about bits.
@@ -389,7 +391,8 @@ def describe(
 def use_backend(name: str) -> Iterator[None]:
     """Serves every op that has a backend of this name with it, the others with their reference.
 
-    Holds for the current context (thread or task). A call the backend cannot serve raises instead of falling back.
+    Holds for the current context (thread or task). A call the backend cannot serve raises instead
+    of falling back.
 
     Raises:
         UnknownBackendError: No op has such a backend.

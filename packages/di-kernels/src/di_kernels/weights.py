@@ -20,7 +20,8 @@ def _ceil_div(value: int, divisor: int) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MXFP8Weight:
-    """A matrix of e4m3 values with one power-of-two scale per 32 x 32 tile (partial tiles at the edges).
+    """A matrix of e4m3 values with one power-of-two scale per 32 x 32 tile (partial tiles at the
+    edges).
 
     Source: DeepSeek-V4.1 checkpoint layout, `weight_block_size` [32, 32], `scale_fmt` ue8m0.
 
@@ -40,7 +41,9 @@ class MXFP8Weight:
         check_dtype("data", self.data, (torch.float8_e4m3fn,))
         check_dtype("scale", self.scale, _SCALE_DTYPES)
         if self.data.dim() != 2:
-            raise ValueError(f"invalid shape of `data`: expected (rows, columns), got: {tuple(self.data.shape)}")
+            raise ValueError(
+                f"invalid shape of `data`: expected (rows, columns), got: {tuple(self.data.shape)}"
+            )
         expected = tuple(_ceil_div(size, MXFP8_TILE) for size in self.data.shape)
         if tuple(self.scale.shape) != expected:
             raise ValueError(
@@ -78,7 +81,8 @@ class MXFP8Weight:
 class MXFP4Weight:
     """Matrices of e2m1 values with one power-of-two scale per row and 32 columns.
 
-    Source: DeepSeek-V4.1 checkpoint layout of routed experts. Byte j of a row holds columns 2j (low nibble) and 2j + 1.
+    Source: DeepSeek-V4.1 checkpoint layout of routed experts. Byte j of a row holds columns 2j (low
+    nibble) and 2j + 1.
 
     Args:
         data: Shape (..., rows, columns / 2), int8 or uint8.

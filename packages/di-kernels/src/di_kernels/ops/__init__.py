@@ -1,14 +1,115 @@
-from .quantize import *
-from .linear import *
-from .norm import *
-from .rope import *
-from .records import *
-from di_kernels.records import record_bytes
-from .compressor import *
-from .indexer import *
-from .selection import *
-from .attention import *
-from .sinkhorn import *
-from .hyper_connections import *
-from .moe import *
-from .engram import *
+"""Public functions, one module per family; each checks its arguments, picks a backend and runs it."""
+
+from di_kernels.ops.attention import sink_attention, sparse_attention
+from di_kernels.ops.compressor import compress_pool
+from di_kernels.ops.engram import (
+    EngramHashTables,
+    EngramTable,
+    engram_gate,
+    engram_hash,
+    engram_hash_tables,
+    engram_lookup,
+)
+from di_kernels.ops.hyper_connections import (
+    HyperMixes,
+    hc_collapse,
+    hc_collapse_norm,
+    hc_expand,
+    hc_mixes,
+)
+from di_kernels.ops.indexer import candidate_scores, index_scores
+from di_kernels.ops.linear import (
+    grouped_linear,
+    linear,
+    mxfp4_weight_quantize,
+    mxfp8_weight_dequantize,
+    mxfp8_weight_quantize,
+)
+from di_kernels.ops.moe import expert_mlp, moe_experts, router_topk, swiglu
+from di_kernels.ops.norm import rms_norm
+from di_kernels.ops.quantize import (
+    mxfp4_dequantize,
+    mxfp4_fake_quantize,
+    mxfp4_quantize,
+    mxfp8_dequantize,
+    mxfp8_fake_quantize,
+    mxfp8_quantize,
+    nvfp4_dequantize,
+    nvfp4_fake_quantize,
+    nvfp4_quantize,
+)
+from di_kernels.ops.records import read_records, write_records
+from di_kernels.ops.rope import (
+    RopeRotation,
+    YarnScaling,
+    apply_rope,
+    rope_cos_sin,
+    rope_frequencies,
+    rope_rotation,
+)
+from di_kernels.ops.selection import (
+    candidate_visible,
+    entries_to_slots,
+    expand_candidates,
+    select_all,
+    select_candidate_blocks,
+    select_topk,
+)
+from di_kernels.ops.sinkhorn import hc_sinkhorn
+from di_kernels.records import RecordFormat, RecordPool, record_bytes
+
+__all__ = [
+    "EngramHashTables",
+    "EngramTable",
+    "HyperMixes",
+    "RecordFormat",
+    "RecordPool",
+    "RopeRotation",
+    "YarnScaling",
+    "apply_rope",
+    "candidate_scores",
+    "candidate_visible",
+    "compress_pool",
+    "engram_gate",
+    "engram_hash",
+    "engram_hash_tables",
+    "engram_lookup",
+    "entries_to_slots",
+    "expand_candidates",
+    "expert_mlp",
+    "grouped_linear",
+    "hc_collapse",
+    "hc_collapse_norm",
+    "hc_expand",
+    "hc_mixes",
+    "hc_sinkhorn",
+    "index_scores",
+    "linear",
+    "moe_experts",
+    "mxfp4_dequantize",
+    "mxfp4_fake_quantize",
+    "mxfp4_quantize",
+    "mxfp4_weight_quantize",
+    "mxfp8_dequantize",
+    "mxfp8_fake_quantize",
+    "mxfp8_quantize",
+    "mxfp8_weight_dequantize",
+    "mxfp8_weight_quantize",
+    "nvfp4_dequantize",
+    "nvfp4_fake_quantize",
+    "nvfp4_quantize",
+    "read_records",
+    "record_bytes",
+    "rms_norm",
+    "rope_cos_sin",
+    "rope_frequencies",
+    "rope_rotation",
+    "router_topk",
+    "select_all",
+    "select_candidate_blocks",
+    "select_topk",
+    "sink_attention",
+    "sparse_attention",
+    "swiglu",
+    "write_records",
+]

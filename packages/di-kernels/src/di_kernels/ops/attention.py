@@ -1,8 +1,9 @@
 """Attention over a window and selected entries, one vector per entry as key and value, with a sink.
 
-For head h with scale s: a[k] = s * q . key[k]; out = sum of exp(a[k]) * key[k] / (sum of exp(a[k]) + exp(sink[h])). The
-sink is a logit in natural units with a zero value and is not scaled (DeepSeek-V4.1 reference `inference/model.py` and
-`inference/kernel.py`). A row without any valid key gives exact zeros.
+For head h with scale s: a[k] = s * q . key[k]; out = sum of exp(a[k]) * key[k] / (sum of exp(a[k])
++ exp(sink[h])). The sink is a logit in natural units with a zero value and is not scaled
+(DeepSeek-V4.1 reference `inference/model.py` and `inference/kernel.py`). A row without any valid
+key gives exact zeros.
 """
 
 from __future__ import annotations
@@ -40,11 +41,13 @@ def sparse_attention(
         selected: Compressed entries; None for window attention alone.
         selected_slots: Slots in `selected`, shape (num_rows, k), integer; -1 for none.
         scale: Factor of the dot products; head_dim^-0.5 when None.
-        batch_invariant: A row's bits do not depend on the other rows nor on the number of -1 slots at the end.
+        batch_invariant: A row's bits do not depend on the other rows nor on the number of -1 slots
+            at the end.
 
     Returns:
-        Shape and dtype of `q`. For bfloat16 queries the probabilities are rounded to bfloat16 before the value product,
-        as the reference does. The inverse rotation is a separate `apply_rope`.
+        Shape and dtype of `q`. For bfloat16 queries the probabilities are rounded to bfloat16
+        before the value product (the reference rounds them before their division by the sum). The
+        inverse rotation is a separate `apply_rope`.
 
     Raises:
         ValueError: The shapes do not match, or one of `selected` and `selected_slots` is missing.
@@ -53,7 +56,9 @@ def sparse_attention(
     check_shape("window_slots", window_slots, (q.shape[0], None))
     check_shape("sink", sink, (q.shape[1],))
     if (selected is None) != (selected_slots is None):
-        raise ValueError("`selected` and `selected_slots` go together: one was given without the other")
+        raise ValueError(
+            "`selected` and `selected_slots` go together: one was given without the other"
+        )
     if selected_slots is not None:
         check_shape("selected_slots", selected_slots, (q.shape[0], None))
     num_selected = 0 if selected_slots is None else selected_slots.shape[1]
@@ -77,11 +82,13 @@ def sink_attention(
 
     Args:
         q: Rotated queries, shape (num_rows, heads, head_dim), float32, float64 or bfloat16.
-        keys: Entries of each row, shape (num_rows, num_keys, head_dim); those that are not valid must be finite.
+        keys: Entries of each row, shape (num_rows, num_keys, head_dim); those that are not valid
+            must be finite.
         is_valid: Shape (num_rows, num_keys), bool.
         sink: Shape (heads,), float.
         scale: Factor of the dot products; head_dim^-0.5 when None.
-        batch_invariant: A row's bits do not depend on the other rows nor on the number of invalid keys at the end.
+        batch_invariant: A row's bits do not depend on the other rows nor on the number of invalid
+            keys at the end.
 
     Returns:
         Shape and dtype of `q`.
@@ -97,7 +104,7 @@ def sink_attention(
     return run(q, keys, is_valid, sink, scale, batch_invariant)
 
 
-# --- Reference -------------------------------------------------------------------------------------------------------
+# --- Reference ---
 
 
 def _sparse_attention(
@@ -150,10 +157,11 @@ def _sink_attention(
     keys = keys.to(wide_q.dtype)
     if batch_invariant:
         return _tiled_sink_attention(q, keys, is_valid, sink, scale)
-    scores = torch.bmm(wide_q, keys.transpose(1, 2)).mul_(scale)
-    powers, sink_power = _powers(scores, is_valid, sink)
-    total = powers.sum(-1, keepdim=True) + sink_power
-    return (torch.bmm(_rounded(powers, q.dtype), keys) / total).to(q.dtype)
+    scores = torch.bmm(wide_q, keys.transpose(1, 2)) * scale
+    scores = scores.masked_fill(~is_valid.unsqueeze(1), -torch.inf)
+    logit = _finite(sink.to(scores.dtype)).view(1, -1, 1).expand(scores.shape[0], -1, 1)
+    probabilities = torch.softmax(torch.cat((scores, logit), dim=-1), dim=-1)[..., :-1]
+    return torch.bmm(_rounded(probabilities, q.dtype), keys).to(q.dtype)
 
 
 def _tiled_sink_attention(
@@ -165,20 +173,22 @@ def _tiled_sink_attention(
     """
     num_rows, num_keys, head_dim = keys.shape
     missing = -num_keys % _KEY_TILE if num_keys else _KEY_TILE
-    tiles = torch.nn.functional.pad(keys, (0, 0, 0, missing)).unflatten(1, (-1, _KEY_TILE))
+    padded = torch.nn.functional.pad(keys, (0, 0, 0, missing))
+    tiles = torch.unflatten(padded, 1, (-1, _KEY_TILE))
     valid = torch.nn.functional.pad(is_valid, (0, missing))
     rows = list(zip(widen(q), tiles, strict=True))
     dots = [torch.cat([row @ tile.T for tile in row_tiles], dim=1) for row, row_tiles in rows]
     if not dots:
         return torch.empty_like(q)
     powers, sink_power = _powers(torch.stack(dots) * scale, valid, sink)
-    total = _ordered_sum(powers.unflatten(-1, (-1, _KEY_TILE)).sum(-1)) + sink_power.squeeze(-1)
-    probabilities = _rounded(powers, q.dtype).unflatten(-1, (-1, _KEY_TILE)).transpose(1, 2)
+    powers = torch.unflatten(powers, -1, (-1, _KEY_TILE))
+    total = _ordered_sum(powers.sum(-1)).unsqueeze(-1) + sink_power
+    probabilities = _rounded(powers / total.unsqueeze(-1), q.dtype).transpose(1, 2)
     outputs = [
         _ordered_sum(torch.stack([p @ tile for p, tile in zip(row, row_tiles, strict=True)], -1))
         for row, row_tiles in zip(probabilities, tiles, strict=True)
     ]
-    return (torch.stack(outputs) / total.unsqueeze(-1)).to(q.dtype)
+    return torch.stack(outputs).to(q.dtype)
 
 
 def _powers(
@@ -186,12 +196,14 @@ def _powers(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Exponentials of scores (rows, heads, keys) and of the sink (rows, heads, 1), relative to the largest."""
     scores = scores.masked_fill(~is_valid.unsqueeze(1), -torch.inf)
-    logit = sink.to(scores.dtype).view(1, -1, 1)
-    keys_peak = scores.detach().amax(-1, keepdim=True) if scores.shape[-1] else logit.detach()
-    # Finite also when every logit is minus infinity; an infinite sink then takes all the mass.
-    peak = torch.maximum(keys_peak, logit.detach()).clamp(-_LARGE, _LARGE)
-    tiny = torch.finfo(scores.dtype).tiny
-    return torch.exp(scores - peak), torch.exp(logit - peak).clamp_min(tiny)
+    logit = _finite(sink.to(scores.dtype)).view(1, -1, 1)
+    peak = torch.maximum(scores.amax(-1, keepdim=True), logit).detach()
+    return torch.exp(scores - peak), torch.exp(logit - peak)
+
+
+def _finite(sink: torch.Tensor) -> torch.Tensor:
+    """An infinite sink takes all the mass or none; a large finite one does the same without a NaN."""
+    return sink.clamp(-_LARGE, _LARGE)
 
 
 def _rounded(probabilities: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

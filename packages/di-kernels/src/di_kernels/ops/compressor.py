@@ -18,8 +18,8 @@ def compress_pool(
 ) -> torch.Tensor:
     """Gated mean of each group of rows, every channel on its own.
 
-    z[g,c] = sum over i of softmax_i(gates[groups[g,i],c]) * values[groups[g,i],c]. Groups do not overlap and carry no
-    position embedding (DeepSeek-V4.1 reference `inference/model.py`).
+    z[g,c] = sum over i of softmax_i(gates[groups[g,i],c]) * values[groups[g,i],c]. Groups do not
+    overlap and carry no position embedding (DeepSeek-V4.1 reference `inference/model.py`).
 
     Args:
         values: Projected rows, shape (num_rows, size), float32, float64 or bfloat16.

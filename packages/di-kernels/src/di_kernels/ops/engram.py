@@ -1,8 +1,8 @@
 """Engram: hashed n-gram embeddings added to the residual streams behind a gate.
 
-Source: DeepSeek-V4.1 reference `inference/engram.py`. The hash of order o multiplies the compressed ids of the last o
-tokens by per-position odd numbers, combines them with exclusive or, and takes the rest modulo one prime per head; every
-(order, head) is a column with its own range of table rows.
+Source: DeepSeek-V4.1 reference `inference/engram.py`. The hash of order o multiplies the compressed
+ids of the last o tokens by per-position odd numbers, combines them with exclusive or, and takes the
+rest modulo one prime per head; every (order, head) is a column with its own range of table rows.
 """
 
 from __future__ import annotations
@@ -81,8 +81,9 @@ def engram_hash_tables(
 ) -> EngramHashTables:
     """Primes, offsets and multipliers, computed from the configuration.
 
-    Every column of every layer takes the next unused prime from `vocab_size` on. The multipliers of a layer are odd
-    numbers drawn by numpy's PCG64 seeded with 10007 times the layer number, small enough that no product overflows.
+    Every column of every layer takes the next unused prime from `vocab_size` on. The multipliers of
+    a layer are odd numbers drawn by numpy's PCG64 seeded with 10007 times the layer number, small
+    enough that no product overflows.
 
     Args:
         layer_ids: Engram layers in the order of the configuration.
@@ -123,9 +124,9 @@ def engram_hash(context: torch.Tensor, pad_id: int, tables: EngramHashTables) ->
     """Table rows of every column, for all Engram layers.
 
     Args:
-        context: Compressed ids of the current token (column 0) and of those before it, shape (num_rows,
-            max_ngram_size), int64. -1 stands for a position before the start or inside an image; it and everything
-            farther back count as padding.
+        context: Compressed ids of the current token (column 0) and of those before it, shape
+            (num_rows, max_ngram_size), int64. -1 stands for a position before the start or inside
+            an image; it and everything farther back count as padding.
         pad_id: Compressed id of the padding token.
         tables: Constants, on the same device.
 
@@ -171,16 +172,18 @@ def engram_gate(
 ) -> torch.Tensor:
     """Streams plus the gated value.
 
-    Per copy: d = sum of x * weight * key / (rms(x) * rms(key) * sqrt(hidden)), gate = sigmoid(copysign(sqrt(max(|d|,
-    1e-6)), d)), result x + gate * value.
+    Per copy: d = sum of x * weight * key / (rms(x) * rms(key) * sqrt(hidden)), gate =
+    sigmoid(copysign(sqrt(max(|d|, 1e-6)), d)), result x + gate * value.
 
     Args:
         x: Streams, shape (num_rows, copies, hidden), float32, float64 or bfloat16.
         keys: One key per copy, shape of `x`.
         value: Shared by the copies, shape (num_rows, hidden).
-        weight: Product of the query and key norm weights, shape (copies, hidden), float32 or float64.
+        weight: Product of the query and key norm weights, shape (copies, hidden), float32 or
+            float64.
         eps: Added to both means of squares.
-        row_mask: Rows to change, shape (num_rows,), bool; the others come back bit for bit. None for all.
+        row_mask: Rows to change, shape (num_rows,), bool; the others come back bit for bit. None
+            for all.
 
     Returns:
         Shape and dtype of `x`.
@@ -198,7 +201,7 @@ def engram_gate(
     return run(x, keys, value, weight, eps, row_mask)
 
 
-# --- Reference -------------------------------------------------------------------------------------------------------
+# --- Reference ---
 
 
 def _primes_from(start: int) -> Iterator[int]:
@@ -232,9 +235,7 @@ def _engram_lookup(
         values = table.index_select(0, present).to(dtype)
     else:
         codes = table.data.view(torch.uint8).index_select(0, present).view(torch.float8_e4m3fn)
-        values = mxfp8_decode(
-            codes, table.scale.view(torch.uint8).index_select(0, present), dtype
-        )
+        values = mxfp8_decode(codes, table.scale.view(torch.uint8).index_select(0, present), dtype)
     size = values.shape[-1]
     values = values.masked_fill((rows < 0).flatten().unsqueeze(1), 0)
     return values.view(rows.shape[0], rows.shape[1] * size)
@@ -263,7 +264,5 @@ def _engram_gate(
 
 
 _ENGRAM_HASH = Op("engram_hash", _engram_hash, dtypes=(torch.int64,), is_differentiable=False)
-_ENGRAM_LOOKUP = Op(
-    "engram_lookup", _engram_lookup, dtypes=(torch.float8_e4m3fn, *FLOATS)
-)
+_ENGRAM_LOOKUP = Op("engram_lookup", _engram_lookup, dtypes=(torch.float8_e4m3fn, *FLOATS))
 _ENGRAM_GATE = Op("engram_gate", _engram_gate)

@@ -1,8 +1,9 @@
 """Hyper-connections: residual streams in several copies, mixed before and after every sub-layer.
 
-A sub-layer reads a weighted sum of the copies (`hc_collapse`), and its output is spread over copies that are mixed among
-themselves (`hc_expand`). The weights come from the streams (`hc_mixes`). In DeepSeek-V4.1 the weights a sub-layer reads
-with are those the previous sub-layer computed; that order is the caller's (reference `inference/model.py`).
+A sub-layer reads a weighted sum of the copies (`hc_collapse`), and its output is spread over copies
+that are mixed among themselves (`hc_expand`). The weights come from the streams (`hc_mixes`). In
+DeepSeek-V4.1 the weights a sub-layer reads with are those the previous sub-layer computed; that
+order is the caller's (reference `inference/model.py`).
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ class HyperMixes(NamedTuple):
     Args:
         pre: What the next sub-layer collapses the copies with, shape (num_rows, copies).
         post: How much of this sub-layer's output each copy takes, shape (num_rows, copies).
-        residual: Entry (i, j) is the share of copy i that goes to copy j, shape (num_rows, copies, copies).
+        residual: Entry (i, j) is the share of copy i that goes to copy j, shape (num_rows, copies,
+            copies).
     """
 
     pre: torch.Tensor
@@ -49,8 +51,8 @@ def hc_mixes(
 ) -> HyperMixes:
     """Mixing weights from the streams.
 
-    m = scale * (fn @ x) / rms(x) + base over the flattened copies; pre = sigmoid(m) + eps, post = 2 sigmoid(m),
-    residual = Sinkhorn(m), each from its own part of m.
+    m = scale * (fn @ x) / rms(x) + base over the flattened copies; pre = sigmoid(m) + eps, post = 2
+    sigmoid(m), residual = Sinkhorn(m), each from its own part of m.
 
     Args:
         x: Streams, shape (num_rows, copies, hidden), float32, float64 or bfloat16.
@@ -161,7 +163,7 @@ def hc_expand(
     return run(y, x, post, residual, batch_invariant)
 
 
-# --- Reference -------------------------------------------------------------------------------------------------------
+# --- Reference ---
 
 
 @functools.cache
@@ -190,7 +192,7 @@ def _hc_mixes(
     scales = scale.to(dtype)[_part_of_mix(copies, x.device)]
     mixes = product * inverse_rms * scales + base.to(dtype)
     gates = sigmoid(mixes[:, : 2 * copies])
-    logits = mixes[:, 2 * copies :].unflatten(1, (copies, copies))
+    logits = torch.unflatten(mixes[:, 2 * copies :], 1, (copies, copies))
     residual = hc_sinkhorn(logits, iterations, eps, batch_invariant=batch_invariant)
     return HyperMixes(gates[:, :copies] + eps, _POST_FACTOR * gates[:, copies:], residual)
 

@@ -1,7 +1,8 @@
 """Scores of cached entries for sparse attention: dense, and over candidate blocks.
 
-score[t,j] = sum over heads h of dim^-0.5 * heads^-0.5 * w[t,h] * max(0, q[t,h] . k[j]) for the entries a row sees, j <
-num_visible[t]; minus infinity beyond (DeepSeek-V4.1 reference `inference/model.py`).
+score[t,j] = sum over heads h of dim^-0.5 * heads^-0.5 * w[t,h] * max(0, q[t,h] . k[j]) for the
+entries a row sees, j < num_visible[t]; minus infinity beyond (DeepSeek-V4.1 reference
+`inference/model.py`).
 """
 
 from __future__ import annotations
@@ -73,16 +74,20 @@ def candidate_scores(
     max_entries: int,
     batch_invariant: bool = False,
 ) -> torch.Tensor:
-    """Scores of the entries of each row's candidate blocks, side by side in the order of the blocks.
+    """Scores of the entries of each row's candidate blocks, side by side in the order of the
+    blocks.
 
-    An entry's bits are those `index_scores` gives it. The other arguments are those of `index_scores`.
+    An entry's bits are those `index_scores` gives it. The other arguments are those of
+    `index_scores`.
 
     Args:
-        candidate_blocks: Candidate blocks of each row, ascending, -1 at the end, shape (num_rows, num_candidates).
+        candidate_blocks: Candidate blocks of each row, ascending, -1 at the end, shape (num_rows,
+            num_candidates).
         block_size: Entries per candidate block.
 
     Returns:
-        Shape (num_rows, num_candidates * block_size); minus infinity where there is no visible entry.
+        Shape (num_rows, num_candidates * block_size); minus infinity where there is no visible
+        entry.
 
     Raises:
         ValueError: The shapes do not match.
@@ -97,7 +102,10 @@ def candidate_scores(
 
 
 def _check_rows(
-    q: torch.Tensor, head_weights: torch.Tensor, row_request: torch.Tensor, num_visible: torch.Tensor
+    q: torch.Tensor,
+    head_weights: torch.Tensor,
+    row_request: torch.Tensor,
+    num_visible: torch.Tensor,
 ) -> None:
     check_shape("q", q, (None, None, None))
     check_shape("head_weights", head_weights, tuple(q.shape[:2]))
@@ -105,7 +113,7 @@ def _check_rows(
     check_shape("num_visible", num_visible, (q.shape[0],))
 
 
-# --- Reference -------------------------------------------------------------------------------------------------------
+# --- Reference ---
 
 
 def _index_scores(
@@ -129,14 +137,20 @@ def _index_scores(
     num_requests = keys.shape[0]
     counts = torch.bincount(row_request, minlength=num_requests).tolist()
     if batch_invariant:
-        per_request = zip(wide_q.split(counts), weights.split(counts), keys, strict=True)
+        per_request = zip(
+            wide_q.split_with_sizes(counts), weights.split_with_sizes(counts), keys, strict=True
+        )
         scores = torch.cat([_tiled_scores(*request) for request in per_request])
     elif len(set(counts)) == 1:
         scores = _scores(
-            wide_q.unflatten(0, (num_requests, -1)), weights.unflatten(0, (num_requests, -1)), keys
+            torch.unflatten(wide_q, 0, (num_requests, -1)),
+            torch.unflatten(weights, 0, (num_requests, -1)),
+            keys,
         ).flatten(0, 1)
     else:
-        per_request = zip(wide_q.split(counts), weights.split(counts), keys, strict=True)
+        per_request = zip(
+            wide_q.split_with_sizes(counts), weights.split_with_sizes(counts), keys, strict=True
+        )
         scores = torch.cat([_scores(q[None], w[None], k[None])[0] for q, w, k in per_request])
     columns = torch.arange(max_entries, device=q.device)
     return scores.masked_fill(columns >= num_visible.unsqueeze(1), -torch.inf)
@@ -144,7 +158,8 @@ def _index_scores(
 
 def _scores(q: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
     """Scores (requests, rows, entries) of queries (requests, rows, heads, dim) and keys (requests, entries, dim)."""
-    dots = torch.bmm(q.flatten(1, 2), keys.transpose(1, 2)).relu().unflatten(1, q.shape[1:3])
+    dots = torch.bmm(q.flatten(1, 2), keys.transpose(1, 2)).relu()
+    dots = torch.unflatten(dots, 1, q.shape[1:3])
     return torch.matmul(weights.unsqueeze(2), dots).squeeze(2)
 
 
@@ -153,9 +168,10 @@ def _tiled_scores(q: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor) ->
     num_entries = keys.shape[0]
     padded = torch.nn.functional.pad(keys, (0, 0, 0, -num_entries % _KEY_TILE))
     tiles = [
-        matmul_rows(q.flatten(0, 1), tile, batch_invariant=True) for tile in padded.split(_KEY_TILE)
+        matmul_rows(q.flatten(0, 1), tile, batch_invariant=True)
+        for tile in torch.split(padded, _KEY_TILE)
     ]
-    dots = torch.cat(tiles, dim=1)[:, :num_entries].relu().unflatten(0, q.shape[:2])
+    dots = torch.unflatten(torch.cat(tiles, dim=1)[:, :num_entries].relu(), 0, q.shape[:2])
     total = weights[:, 0, None] * dots[:, 0]
     for head in range(1, q.shape[1]):
         total = total + weights[:, head, None] * dots[:, head]

@@ -1,8 +1,9 @@
 """Linear layers: dense, MXFP8 and MXFP4 weights, activations as they are or quantised to MXFP8.
 
-The quantised product is y[t,o] = sum over groups g of 32 of 2^(a[t,g] + w[o,g]) * sum over i in g of qa[t,i] * qw[o,i]
-(DeepSeek-V4.1 reference `inference/kernel.py`). A code times its power of two is exact in bfloat16, so the product of
-the dequantised matrices is the same sum; accumulation is at least float32, with one rounding to the result's dtype.
+The quantised product is y[t,o] = sum over groups g of 32 of 2^(a[t,g] + w[o,g]) * sum over i in g
+of qa[t,i] * qw[o,i] (DeepSeek-V4.1 reference `inference/kernel.py`). A code times its power of two
+is exact in bfloat16, so the product of the dequantised matrices is the same sum; accumulation is at
+least float32, with one rounding to the result's dtype.
 """
 
 from __future__ import annotations
@@ -28,13 +29,15 @@ def linear(
 ) -> torch.Tensor:
     """`x @ weight.T` without bias.
 
-    The product runs in the promoted dtype of `x`, a dense `weight` and `out_dtype`: bfloat16 rows with a float32
-    weight, or with `out_dtype=torch.float32`, give the float32 product of their exact values.
+    The product runs in the promoted dtype of `x`, a dense `weight` and `out_dtype`: bfloat16 rows
+    with a float32 weight, or with `out_dtype=torch.float32`, give the float32 product of their
+    exact values.
 
     Args:
         x: Rows, shape (..., size), float32, float64 or bfloat16.
         weight: Shape (out_size, size): dense, `MXFP8Weight` or `MXFP4Weight`.
-        quantize_input: Quantise `x` to MXFP8 in groups of 32 first, as the release does for its FP8 and FP4 weights.
+        quantize_input: Quantise `x` to MXFP8 in groups of 32 first, as the release does for its FP8
+            and FP4 weights.
         out_dtype: Dtype of the result; the dtype of `x` when None.
         batch_invariant: A row's bits do not depend on the other rows.
 
@@ -42,7 +45,8 @@ def linear(
         Shape (..., out_size).
 
     Raises:
-        ValueError: The sizes do not match, or `quantize_input` with a size that is not a multiple of 32.
+        ValueError: The sizes do not match, or `quantize_input` with a size that is not a multiple
+            of 32.
         TypeError: A dtype that is not served.
     """
     check_shape("weight", weight, (None, x.shape[-1]))
@@ -57,11 +61,13 @@ def grouped_linear(
     out_dtype: torch.dtype | None = None,
     batch_invariant: bool = False,
 ) -> torch.Tensor:
-    """Block-diagonal product: group g of every row with matrix g (the first output projection of attention).
+    """Block-diagonal product: group g of every row with matrix g (the first output projection of
+    attention).
 
     Args:
         x: Shape (num_rows, groups, size), float32, float64 or bfloat16.
-        weight: Dense, shape (groups, out_size, size) or (groups * out_size, size), or `MXFP8Weight` of the latter.
+        weight: Dense, shape (groups, out_size, size) or (groups * out_size, size), or `MXFP8Weight`
+            of the latter.
         out_dtype: Dtype of the result; the dtype of `x` when None.
         batch_invariant: A row's bits do not depend on the other rows.
 
@@ -103,7 +109,8 @@ def mxfp8_weight_quantize(weight: torch.Tensor) -> MXFP8Weight:
     padded = torch.nn.functional.pad(
         widen(weight), (0, -columns % MXFP8_TILE, 0, -rows % MXFP8_TILE)
     )
-    tiles = padded.unflatten(1, (-1, MXFP8_TILE)).unflatten(0, (-1, MXFP8_TILE)).transpose(1, 2)
+    tiles = torch.unflatten(torch.unflatten(padded, 1, (-1, MXFP8_TILE)), 0, (-1, MXFP8_TILE))
+    tiles = tiles.transpose(1, 2)
     flat = tiles.flatten(-2)
     largest = flat.abs().amax(-1).clamp_min(MXFP8_FLOOR)
     scaled, scale = divide_by_power_of_two(flat, largest, E4M3_MAX)
@@ -112,7 +119,8 @@ def mxfp8_weight_quantize(weight: torch.Tensor) -> MXFP8Weight:
 
 
 def mxfp4_weight_quantize(weight: torch.Tensor) -> MXFP4Weight:
-    """Quantises matrices in groups of 32 columns; values that the format represents come back unchanged.
+    """Quantises matrices in groups of 32 columns; values that the format represents come back
+    unchanged.
 
     Args:
         weight: Shape (..., rows, columns), columns a multiple of 32, float32, float64 or bfloat16.
@@ -120,7 +128,7 @@ def mxfp4_weight_quantize(weight: torch.Tensor) -> MXFP4Weight:
     return MXFP4Weight(*mxfp4_encode(weight))
 
 
-# --- Reference -------------------------------------------------------------------------------------------------------
+# --- Reference ---
 
 
 def _linear(
@@ -180,9 +188,7 @@ def _mxfp8_weight_dequantize(weight: MXFP8Weight, dtype: torch.dtype) -> torch.T
 _LINEAR = Op("linear", _linear, determinism="row_invariant_on_request")
 _MXFP8_LINEAR = Op("mxfp8_linear", _linear, determinism="row_invariant_on_request")
 _MXFP4_LINEAR = Op("mxfp4_linear", _linear, determinism="row_invariant_on_request")
-_GROUPED_LINEAR = Op(
-    "grouped_linear", _grouped_linear, determinism="row_invariant_on_request"
-)
+_GROUPED_LINEAR = Op("grouped_linear", _grouped_linear, determinism="row_invariant_on_request")
 _MXFP8_WEIGHT_DEQUANTIZE = Op(
     "mxfp8_weight_dequantize",
     _mxfp8_weight_dequantize,

@@ -1,8 +1,8 @@
 """Mixture of experts: router, clamped SwiGLU, routed and shared experts.
 
-Source: DeepSeek-V4.1 reference `inference/model.py`. The router's bias only selects; weights come from the unbiased
-scores. The gate branch is clamped from above only, and a row's routing weight is applied before the down projection and
-before that projection's activation is quantised.
+Source: DeepSeek-V4.1 reference `inference/model.py`. The router's bias only selects; weights come
+from the unbiased scores. The gate branch is clamped from above only, and a row's routing weight is
+applied before the down projection and before that projection's activation is quantised.
 """
 
 from __future__ import annotations
@@ -28,13 +28,15 @@ def router_topk(
     scaling_factor: float = 1.0,
     row_mask: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Experts of each row and their weights: s = sqrt(softplus(logits)), the k largest s + bias, weights s / sum of s.
+    """Experts of each row and their weights: s = sqrt(softplus(logits)), the k largest s + bias,
+    weights s / sum of s.
 
     Equal sums go to the lower expert. A row with NaN logits gets valid experts and NaN weights.
 
     Args:
         logits: Shape (num_rows, num_experts), float32 or float64.
-        bias: Shape (num_experts,), or (num_rows, num_experts) where rows differ (image tokens); None for none.
+        bias: Shape (num_experts,), or (num_rows, num_experts) where rows differ (image tokens);
+            None for none.
         k: Experts per row.
         scaling_factor: Factor of the weights.
         row_mask: Rows to route, shape (num_rows,), bool; the others get expert -1 and weight 0.
@@ -64,7 +66,8 @@ def swiglu(
     row_weights: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """g * sigmoid(g) * u * row_weight with g = min(gate, limit), u = clamp(up, -limit, limit), rounded once.
+    """g * sigmoid(g) * u * row_weight with g = min(gate, limit), u = clamp(up, -limit, limit),
+    rounded once.
 
     Args:
         gate_up: Gate then up, shape (..., 2 * size), float32, float64 or bfloat16.
@@ -161,7 +164,7 @@ def moe_experts(
     return run(x, indices, weights, w13, w2, limit, quantize_input, shared, batch_invariant)
 
 
-# --- Reference -------------------------------------------------------------------------------------------------------
+# --- Reference ---
 
 
 def _router_topk(
@@ -172,7 +175,8 @@ def _router_topk(
     row_mask: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Stable descending sort of the biased scores."""
-    # softplus(x) = -logsigmoid(-x): exact for large |x|, and the same bits wherever a value lies in the tensor.
+    # softplus(x) = -logsigmoid(-x): exact for large |x|, and the same bits wherever a value lies in
+    # the tensor.
     scores = torch.sqrt(-torch.nn.functional.logsigmoid(-logits))
     ranked = scores if bias is None else scores + bias.to(scores.dtype)
     indices = torch.sort(ranked, dim=1, descending=True, stable=True).indices[:, :k]
@@ -220,7 +224,7 @@ def _moe_experts(
         """Rows sorted by expert times their experts' matrices."""
         if quantize_input:
             rows = mxfp8_fake_quantize(rows)
-        groups = rows.split([count for _, count in active])
+        groups = rows.split_with_sizes([count for _, count in active])
         products = [
             matmul_rows(group, _dense(matrices[expert], x.dtype), batch_invariant=batch_invariant)
             for (expert, _), group in zip(active, groups, strict=True)

@@ -18,7 +18,8 @@ def rms_norm(
 ) -> torch.Tensor:
     """`weight * x / sqrt(mean(x^2) + eps)` over the last dimension, with one rounding at the end.
 
-    The release's eps is 1e-20: a row of tiny values is amplified to unit size, and a row of zeros stays zero.
+    The release's eps is 1e-20: a row of tiny values is amplified to unit size, and a row of zeros
+    stays zero.
 
     Args:
         x: Shape (..., size), float32, float64 or bfloat16.

@@ -25,7 +25,8 @@ def mxfp8_quantize(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         x: Values, shape (..., size), size a multiple of 32, float32, float64 or bfloat16.
 
     Returns:
-        Codes, shape (..., size), float8_e4m3fn, and UE8M0 scale bytes, shape (..., size / 32), uint8.
+        Codes, shape (..., size), float8_e4m3fn, and UE8M0 scale bytes, shape (..., size / 32),
+        uint8.
 
     Raises:
         ValueError: The size is not a multiple of 32.
@@ -64,7 +65,8 @@ def mxfp4_quantize(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         x: Values, shape (..., size), size a multiple of 32, float32, float64 or bfloat16.
 
     Returns:
-        Packed codes, shape (..., size / 2), uint8, and UE8M0 scale bytes, shape (..., size / 32), uint8.
+        Packed codes, shape (..., size / 2), uint8, and UE8M0 scale bytes, shape (..., size / 32),
+        uint8.
 
     Raises:
         ValueError: The size is not a multiple of 32.
@@ -103,7 +105,8 @@ def nvfp4_quantize(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         x: Values, shape (..., size), size a multiple of 16, float32, float64 or bfloat16.
 
     Returns:
-        Packed codes, shape (..., size / 2), uint8, and scales, shape (..., size / 16), float8_e4m3fn.
+        Packed codes, shape (..., size / 2), uint8, and scales, shape (..., size / 16),
+        float8_e4m3fn.
 
     Raises:
         ValueError: The size is not a multiple of 16.
@@ -135,7 +138,7 @@ def nvfp4_fake_quantize(x: torch.Tensor) -> torch.Tensor:
     return _NVFP4_FAKE_QUANTIZE.select(x)(x)
 
 
-# --- Reference -------------------------------------------------------------------------------------------------------
+# --- Reference ---
 
 
 def _check(x: torch.Tensor, group: int) -> None:
@@ -165,12 +168,8 @@ _MXFP8_DEQUANTIZE = Op(
 )
 _MXFP8_FAKE_QUANTIZE = Op("mxfp8_fake_quantize", _mxfp8_fake_quantize, is_differentiable=False)
 _MXFP4_QUANTIZE = Op("mxfp4_quantize", mxfp4_encode, is_differentiable=False)
-_MXFP4_DEQUANTIZE = Op(
-    "mxfp4_dequantize", mxfp4_decode, dtypes=_BYTES, is_differentiable=False
-)
+_MXFP4_DEQUANTIZE = Op("mxfp4_dequantize", mxfp4_decode, dtypes=_BYTES, is_differentiable=False)
 _MXFP4_FAKE_QUANTIZE = Op("mxfp4_fake_quantize", _mxfp4_fake_quantize, is_differentiable=False)
 _NVFP4_QUANTIZE = Op("nvfp4_quantize", nvfp4_encode, is_differentiable=False)
-_NVFP4_DEQUANTIZE = Op(
-    "nvfp4_dequantize", nvfp4_decode, dtypes=_BYTES, is_differentiable=False
-)
+_NVFP4_DEQUANTIZE = Op("nvfp4_dequantize", nvfp4_decode, dtypes=_BYTES, is_differentiable=False)
 _NVFP4_FAKE_QUANTIZE = Op("nvfp4_fake_quantize", _nvfp4_fake_quantize, is_differentiable=False)

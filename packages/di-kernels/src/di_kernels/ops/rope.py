@@ -1,8 +1,9 @@
 """Rotary embedding of the last channels, interleaved pairs, plain and YaRN frequencies.
 
-Pair i of the rotary part (channels 2i and 2i + 1) at position t is rotated by the angle t * f_i. The order of evaluation
-is that of DeepSeek-V4.1 reference `inference/model.py`, everything in float32, so that tables are equal bit for bit: at
-positions near 10^6 the rounding of t * f_i alone moves the angle by some hundredths.
+Pair i of the rotary part (channels 2i and 2i + 1) at position t is rotated by the angle t * f_i.
+The order of evaluation is that of DeepSeek-V4.1 reference `inference/model.py`, everything in
+float32, so that tables are equal bit for bit: at positions near 10^6 the rounding of t * f_i alone
+moves the angle by some hundredths.
 """
 
 from __future__ import annotations
@@ -151,11 +152,11 @@ def _rope_cos_sin(
 def _apply_rope(x: torch.Tensor, rotation: RopeRotation) -> torch.Tensor:
     """`x * cos + swapped(x) * sin` in float32 (float64), one rounding at the end."""
     cos, sin = rotation
-    passed, rotated = x.split((x.shape[-1] - cos.shape[-1], cos.shape[-1]), dim=-1)
+    passed, rotated = x.split_with_sizes((x.shape[-1] - cos.shape[-1], cos.shape[-1]), dim=-1)
     if x.dim() == 3:
         cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
     pairs = widen(rotated)
-    swapped = pairs.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+    swapped = torch.unflatten(pairs, -1, (-1, 2)).flip(-1).flatten(-2)
     return torch.cat((passed, (pairs * cos + swapped * sin).to(x.dtype)), dim=-1)
 
 

@@ -1,7 +1,7 @@
 """Which entries a query attends to: top-k, candidate blocks, and the arithmetic between numberings.
 
-Rules that no source fixes and this package does: of equal scores the lower index wins; NaN and minus infinity rank
-lowest, and a visible entry is selected whatever its score while there is room.
+Rules that no source fixes and this package does: of equal scores the lower index wins; NaN and
+minus infinity rank lowest, and a visible entry is selected whatever its score while there is room.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def select_all(num_visible: torch.Tensor, k: int) -> torch.Tensor:
 def select_candidate_blocks(
     scores: torch.Tensor, num_visible: torch.Tensor, *, block_size: int, num_blocks: int
 ) -> torch.Tensor:
-    """The best blocks of each row by their best visible entry; the block of the newest entry is always in.
+    """The best blocks of each row by their best visible entry; the block of the newest entry is
+    always in.
 
     Source: DeepSeek-V4.1 reference `inference/model.py` and DeepInfer 0.1.0 `candidate_blocks.py`.
 
@@ -126,7 +127,7 @@ def entries_to_slots(
     return torch.where(entries >= 0, block * entries_per_block + entry % entries_per_block, -1)
 
 
-# --- Reference -------------------------------------------------------------------------------------------------------
+# --- Reference ---
 
 
 def _visible_scores(scores: torch.Tensor, num_visible: torch.Tensor) -> torch.Tensor:
@@ -151,7 +152,7 @@ def _select_candidate_blocks(
     visible = _visible_scores(scores, num_visible)
     padding = -visible.shape[1] % block_size
     visible = torch.nn.functional.pad(visible, (0, padding), value=-torch.inf)
-    maxima = visible.unflatten(1, (-1, block_size)).amax(2)
+    maxima = torch.unflatten(visible, 1, (-1, block_size)).amax(2)
     maxima = maxima.clamp_max(torch.finfo(maxima.dtype).max)
     newest = (num_visible - 1).div(block_size, rounding_mode="floor").unsqueeze(1)
     blocks = torch.arange(maxima.shape[1], device=scores.device)
