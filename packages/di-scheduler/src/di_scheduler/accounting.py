@@ -40,11 +40,10 @@ class Accountant:
         num_tokens = np.asarray(outcome.num_tokens).astype(np.int64)
         token_ids = np.asarray(outcome.token_ids).astype(np.int64, copy=False)
         is_live = (table.uid[slots] == plan.uids) & (table.status[slots] == RUNNING)
-        emitting = np.flatnonzero(is_live & plan.needs_sample)
+        emitting = (is_live & plan.needs_sample).nonzero()[0]
         update, emitted = self._emit(plan, emitting, token_ids, num_tokens, outcome.query_lens)
-        advance = np.where(plan.is_prompt, plan.query_lens, 0).astype(np.int64)
-        decoding = emitting[~plan.is_prompt[emitting]]
-        advance[decoding] = emitted[~plan.is_prompt[emitting]]
+        advance = plan.query_lens.astype(np.int64)
+        advance[emitting] = np.where(plan.is_prompt[emitting], advance[emitting], emitted)
         live = slots[is_live]
         table.num_computed[live] += advance[is_live]
         self._close(plan, outcome, slots, is_live)
@@ -144,7 +143,7 @@ class Accountant:
         emitted = np.where(finished, first + 1, counts)
         reasons = {
             index: STOP if is_stop[index, first[index]] else LENGTH
-            for index in np.flatnonzero(finished).tolist()
+            for index in finished.nonzero()[0].tolist()
         }
         if self._config.role == "prefill":
             for index in np.flatnonzero(~finished).tolist():

@@ -96,7 +96,7 @@ class Planner:
     def _running(self) -> tuple[Int64Array, Int64Array, BoolArray]:
         """Returns slot, first position at most (`C + r`) and phase of each running request."""
         table = self._core.table
-        slots = np.flatnonzero(table.status == RUNNING)
+        slots = (table.status == RUNNING).nonzero()[0]
         starts = table.num_computed[slots] + table.in_flight[slots]
         return slots, starts, starts < table.prefill_end[slots]
 
@@ -123,7 +123,7 @@ class Planner:
             missing = self._missing_blocks(rows)
             num_missing = int(missing.sum())
         if num_missing:
-            self._grow(rows.slots, missing)
+            self._grow(rows.slots, missing, num_missing)
         return rows
 
     def _missing_blocks(self, rows: Rows) -> Int64Array:
@@ -133,11 +133,10 @@ class Planner:
         missing[missing < 0] = 0
         return missing
 
-    def _grow(self, slots: Int64Array, missing: Int64Array) -> None:
+    def _grow(self, slots: Int64Array, missing: Int64Array, total: int) -> None:
         table = self._core.table
-        growing = np.flatnonzero(missing)
+        growing = missing.nonzero()[0]
         slots, missing = slots[growing], missing[growing]
-        total = int(missing.sum())
         block_ids = self._core.pool.allocate(total)
         owners, indices = slots, table.num_blocks[slots]
         if total > len(slots):
@@ -190,6 +189,8 @@ class Planner:
 
     def _chunk_rows(self, prefilling: Int64Array, decodes: Rows) -> Rows:
         table = self._core.table
+        if len(prefilling) == 0 and len(self._core.waiting) == 0:
+            return NO_ROWS
         budget = self._config.max_tokens_per_step - int(decodes.max_query_lens.sum())
         chosen: list[tuple[int, int, int]] = []
         # Making room for decode rows may have taken the slot of a half-computed prompt.
@@ -320,12 +321,11 @@ def known_token_ids(
     num_decodes: int,
 ) -> np.ndarray:
     """Returns the token ids of a step as far as the host knows them, else -1, int32."""
-    offsets = np.cumsum(query_lens) - query_lens
-    token_ids = np.full(int(query_lens.sum()), -1, np.int32)
-    firsts = starts[:num_decodes]
-    is_known = firsts < table.num_tokens[slots[:num_decodes]]
-    known = slots[:num_decodes][is_known]
-    token_ids[offsets[:num_decodes][is_known]] = table.token_ids[known, firsts[is_known]]
+    ends = query_lens.cumsum()
+    offsets = ends - query_lens
+    token_ids = np.full(ends[-1], -1, np.int32)
+    known = (starts[:num_decodes] < table.num_tokens[slots[:num_decodes]]).nonzero()[0]
+    token_ids[offsets[known]] = table.token_ids[slots[known], starts[known]]
     for row in range(num_decodes, len(slots)):
         offset, start, length = int(offsets[row]), int(starts[row]), int(query_lens[row])
         source = table.token_ids[slots[row], start : start + length]
@@ -336,4 +336,6 @@ def known_token_ids(
 def _joined(parts: list[Int64Array]) -> np.ndarray:
     if not parts:
         return np.empty(0, np.int32)
+    if len(parts) == 1:
+        return parts[0].astype(np.int32)
     return np.concatenate(parts).astype(np.int32)
