@@ -149,6 +149,9 @@ class TestRefusals:
             ("attention_bias", 0, "`text_config.attention_bias`: 0, supported: false"),
             ("scoring_func", "softmax", '"softmax", supported: "sqrtsoftplus"'),
             ("rms_norm_eps", 0, "`text_config.rms_norm_eps`: 0, supported: a number above 0"),
+            ("rms_norm_eps", 10**400, "`text_config.rms_norm_eps`: 1000"),
+            ("rope_theta", float("nan"), "`text_config.rope_theta`: NaN"),
+            ("engram_n_heads", 10**9, "up to 4096 together"),
             ("num_hidden_layers", True, "`text_config.num_hidden_layers`: true"),
             ("num_hidden_layers", 10.5, "`text_config.num_hidden_layers`: 10.5"),
             ("index_k_source_layer_ids", [2, 4], "`kv_source_layer_ids`: [2, 4, 6]"),
@@ -232,7 +235,7 @@ class TestFiles:
         with pytest.raises(ConfigError, match=r"no `config.json`"):
             ModelConfig.from_directory(tmp_path)
 
-    @pytest.mark.parametrize("content", ["{", "[]", "3", '{"a": NaN'])
+    @pytest.mark.parametrize("content", ["{", "[]", "3", '{"a": NaN', "[" * 100_000])
     def test_damaged_file(self, tmp_path: Path, content: str) -> None:
         (tmp_path / "config.json").write_text(content)
         with pytest.raises(ConfigError, match=r"config\.json"):

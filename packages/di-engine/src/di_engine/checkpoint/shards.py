@@ -95,7 +95,7 @@ def _read_index(path: Path) -> tuple[dict[str, str], int | None]:
         declared = index.get("metadata", {}).get("total_size")
     except OSError as error:
         raise CheckpointError(f"`{path}` cannot be read: {error.strerror or error}") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(
             f"`{path}` is not an index of safetensors shards (an object with `weight_map`): "
             f"{type(error).__name__}: {error}"

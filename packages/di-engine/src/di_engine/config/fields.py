@@ -85,10 +85,14 @@ class FieldReader:
         if value is ...:
             return 1.0
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not math.isfinite(value) or value <= 0:
+        try:
+            number = float(value) if is_number else math.nan
+        except OverflowError:  # an integer beyond the range of a float
+            number = math.inf
+        if not math.isfinite(number) or number <= 0:
             self.problem(key, value, supported)
             return 1.0
-        return float(value)
+        return number
 
     def integers(self, key: str, *, low: int = 0, default: Any = ...) -> tuple[int, ...]:
         """Returns a list of integers of at least `low` as a tuple."""

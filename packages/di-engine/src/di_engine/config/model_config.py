@@ -160,7 +160,7 @@ class ModelConfig:
                 f"no `{CONFIG_FILE}` in `{directory}`; give a checkpoint directory in the "
                 "Hugging Face layout"
             ) from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ConfigError(f"`{path}` is not readable JSON: {error}") from None
         if not isinstance(values, dict):
             raise ConfigError(f"`{path}` holds a {type(values).__name__}, expected an object")

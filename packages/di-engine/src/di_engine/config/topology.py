@@ -14,6 +14,7 @@ from di_engine.config.model_config import ModelConfig
 __all__ = ["check_model"]
 
 SUPPORTED_RATIOS = (0, 1, 2)
+MAX_ENGRAM_COLUMNS = 4096  # table rows per token and layer; the release has 24
 _GROUP = 32  # channels that share one scale in every quantised format
 
 
@@ -202,6 +203,12 @@ def _check_engram(config: ModelConfig) -> Iterator[str]:
             f"`engram_compressed_vocab_size`: {config.engram_compressed_vocab_size}, supported: 1 "
             f"to `vocab_size`: {config.vocab_size}"
         )
+    if config.engram_columns > MAX_ENGRAM_COLUMNS:
+        yield (
+            f"`engram_n_heads`: {config.engram_n_heads} x {config.engram_orders} n-gram orders, "
+            f"supported: up to {MAX_ENGRAM_COLUMNS} together"
+        )
+        return
     primes = engram_primes(
         len(ids), config.engram_max_ngram_size, config.engram_vocab_size, config.engram_n_heads
     )
