@@ -2,11 +2,15 @@
 
     python tools/compare_transformers.py --batch-size 1 --batch-size 8
 
-DI runs a checkpoint (the built-in tiny one by default) through its whole engine: scheduling, model,
-sampling. transformers runs its own DeepSeek-V4 model with the same widths, depth, layer kinds and
-number of experts, by the cheapest loop that its interface allows: one forward pass and an argmax per
-step. Both get the same number of threads and take turns, so that both see the same machine. V4.1's
-Engram layers and candidate blocks have no counterpart there: DI does that work on top.
+DI runs a checkpoint (the built-in tiny one by default) through its whole engine: scheduling,
+model, sampling. transformers runs its own DeepSeek-V4 model with the same widths, depth, layer
+kinds and number of experts, by the cheapest loop that its interface allows: one forward pass and an
+argmax per step, with its faster way to run experts. Both get the same number of threads and take
+turns, so that both see the same machine. V4.1's Engram layers and candidate blocks have no
+counterpart there: DI does that work on top.
+
+`ratio` is of tokens per second by the clock, `processor_ratio` of tokens per second of processor
+time, which other programs on the machine disturb less. Above 1, DI is faster.
 
 transformers lives in an environment of its own, made on the first run with `uv`.
 """
@@ -18,6 +22,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -101,8 +106,8 @@ def peer_config(config: ModelConfig) -> dict[str, Any]:
     """The nearest `DeepseekV4Config`: same widths, depth, experts and kinds of layers."""
     ratios = [config.ratio(layer) for layer in range(config.num_hidden_layers)]
     same = (
-        "vocab_size hidden_size moe_intermediate_size num_hidden_layers num_attention_heads head_dim "
-        "q_lora_rank o_lora_rank o_groups n_routed_experts n_shared_experts num_experts_per_tok "
+        "vocab_size hidden_size moe_intermediate_size num_hidden_layers num_attention_heads "
+        "head_dim q_lora_rank o_lora_rank o_groups n_routed_experts n_shared_experts num_experts_per_tok "
         "routed_scaling_factor max_position_embeddings rope_theta compress_rope_theta hc_mult "
         "hc_sinkhorn_iters swiglu_limit sliding_window index_n_heads index_head_dim index_topk"
     )
@@ -177,14 +182,17 @@ class OwnSide:
         while waiting:
             waiting -= {event.request_id for event in self._engine.step() if event.token_ids}
 
-    def decode(self, num_steps: int) -> tuple[float, int]:
-        """Runs steps; returns seconds and tokens."""
-        timer = self._engine.timer
-        begin = timer.clock()
+    def decode(self, num_steps: int) -> dict[str, float]:
+        """Runs steps; returns wall seconds, processor seconds and tokens."""
+        wall, processor = time.perf_counter(), time.process_time()
         num_tokens = sum(
             len(event.token_ids) for _ in range(num_steps) for event in self._engine.step()
         )
-        return timer.clock() - begin, num_tokens
+        return {
+            "wall_s": time.perf_counter() - wall,
+            "processor_s": time.process_time() - processor,
+            "num_tokens": num_tokens,
+        }
 
     def end(self) -> None:
         """Aborts the batch."""
@@ -206,34 +214,42 @@ def compare(
     shape = (batch_size, prompt_len)
     prompts = random.integers(3, parts.model_config.vocab_size, shape).tolist()
     own = OwnSide(parts, prompts, max_tokens=num_steps * (num_turns + 1) + 8)
-    peer.ask({"prompts": prompts})
-    own_rates, peer_rates = [], []
+    experts = peer.ask({"prompts": prompts})["experts"]
+    rates: dict[str, list[tuple[float, float]]] = {"wall_s": [], "processor_s": []}
     for turn in range(num_turns + 1):
         if turn == 1:
             parts.engine.timer.reset()
-        seconds, num_tokens = own.decode(num_steps)
-        peer_seconds = peer.ask({"num_steps": num_steps})["seconds"]
+        mine = own.decode(num_steps)
+        theirs = peer.ask({"num_steps": num_steps})
         if turn > 0:
-            own_rates.append(num_tokens / seconds)
-            peer_rates.append(batch_size * num_steps / peer_seconds)
+            for clock, pairs in rates.items():
+                peer_rate = batch_size * num_steps / theirs[clock]
+                pairs.append((mine["num_tokens"] / mine[clock], peer_rate))
     times = parts.engine.timer.reset()
     own.end()
-    ratios = [mine / theirs for mine, theirs in zip(own_rates, peer_rates, strict=True)]
     return {
         "batch_size": batch_size,
         "prompt_len": prompt_len,
         "num_steps": num_steps,
         "num_turns": num_turns,
-        "di_tokens_per_s": round(statistics.median(own_rates), 1),
-        "transformers_tokens_per_s": round(statistics.median(peer_rates), 1),
-        "ratio": round(statistics.median(ratios), 3),
-        "ratio_min": round(min(ratios), 3),
-        "ratio_max": round(max(ratios), 3),
+        "peer_experts": experts,
+        "di_tokens_per_s": round(statistics.median(mine for mine, _ in rates["wall_s"]), 1),
+        "transformers_tokens_per_s": round(
+            statistics.median(theirs for _, theirs in rates["wall_s"]), 1
+        ),
+        "ratio": _ratio(rates["wall_s"]),
+        "processor_ratio": _ratio(rates["processor_s"]),
         "di_step_ms": {
             name: round(getattr(times, f"{name}_s") / times.num_steps * 1e3, 3)
             for name in ("schedule", "model", "sample")
         },
     }
+
+
+def _ratio(pairs: list[tuple[float, float]]) -> dict[str, float]:
+    ratios = sorted(mine / theirs for mine, theirs in pairs)
+    median = statistics.median(ratios)
+    return {"median": round(median, 3), "min": round(ratios[0], 3), "max": round(ratios[-1], 3)}
 
 
 if __name__ == "__main__":

@@ -7,36 +7,15 @@ from typing import Any
 import pytest
 
 from di_engine import LLM, EngineConfig, SamplingParams
-from di_engine.config import ModelConfig
-from di_engine.core.assembly import EngineParts
 from di_engine.errors import ConfigError, EngineStoppedError, InvalidRequestError
 from di_engine.llm import llm as llm_module
-from di_engine.platforms import resolve_device
-from di_engine.testing import ByteTokenizer
 from di_engine.testing.counting_engine import CountingEngine
-
-
-class _ByteModel:
-    """The two facts that `LLM` reads from a model configuration."""
-
-    vocab_size = ByteTokenizer.vocab_size
-    eos_token_id = ByteTokenizer.eos_token_id
 
 
 @pytest.fixture
 def counting(monkeypatch: pytest.MonkeyPatch) -> CountingEngine:
     engine = CountingEngine()
-
-    def assemble(config: EngineConfig, progress: object = None) -> EngineParts:
-        section = config.model.model_copy(update={"max_model_len": 512})
-        config = config.model_copy(update={"model": section})
-        model_config: ModelConfig = _ByteModel()  # type: ignore[assignment]
-        tokenizer: Any = ByteTokenizer()
-        return EngineParts(
-            engine.engine, config, model_config, tokenizer, resolve_device("cpu"), cache_bytes=0
-        )
-
-    monkeypatch.setattr(llm_module, "assemble", assemble)
+    monkeypatch.setattr(llm_module, "assemble", engine.assemble)
     return engine
 
 

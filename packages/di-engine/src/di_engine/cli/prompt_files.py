@@ -88,6 +88,12 @@ def _from_json(
             param="prompt",
         )
     prompt = {key: value.pop(key) for key in ("prompt", "prompt_token_ids") if key in value}
+    if not prompt:
+        return InvalidRequestError(
+            f"line {number} has neither `prompt` nor `prompt_token_ids`: it has "
+            f"{', '.join(f'`{key}`' for key in value) or 'nothing'}",
+            param="prompt",
+        )
     if isinstance(value.get("logit_bias"), dict):
         value["logit_bias"] = {
             int(key) if key.isdecimal() else key: bias for key, bias in value["logit_bias"].items()

@@ -7,15 +7,25 @@ from typing import Any
 
 import torch
 
+from di_engine.config import EngineConfig
+from di_engine.core.assembly import EngineParts, LoadProgress
 from di_engine.core.engine import Engine
 from di_engine.core.step_timer import StepTimer
 from di_engine.llm.request_manager import RequestManager
+from di_engine.platforms import resolve_device
 from di_engine.runner.model_runner import ModelRunner
 from di_engine.testing.byte_tokenizer import ByteTokenizer
 from di_engine.testing.counting_model import CountingModel
 from di_scheduler import Scheduler, SchedulerConfig
 
 __all__ = ["CountingEngine"]
+
+
+class _ByteModelConfig:
+    """The facts that are read from a model configuration outside the model."""
+
+    vocab_size = ByteTokenizer.vocab_size
+    eos_token_id = ByteTokenizer.eos_token_id
 
 
 class CountingEngine:
@@ -55,6 +65,7 @@ class CountingEngine:
             "vocab_size": vocab_size,
         }
         settings |= scheduler
+        self._max_model_len: int = settings["max_model_len"]
         self.model = CountingModel(vocab_size, nan_after=nan_after)
         self.scheduler = Scheduler(SchedulerConfig(**settings))
         runner = ModelRunner(
@@ -73,4 +84,20 @@ class CountingEngine:
             max_model_len=settings["max_model_len"],
             eos_token_ids=eos_token_ids,
             clock=clock,
+        )
+
+    def assemble(self, config: EngineConfig, progress: LoadProgress | None = None) -> EngineParts:
+        """Stands in for `di_engine.core.assembly.assemble`: this engine, whatever the model."""
+        if progress is not None:
+            progress(1, 1, "nothing")
+        model: Any = config.model.model_copy(update={"max_model_len": self._max_model_len})
+        model_config: Any = _ByteModelConfig()
+        tokenizer: Any = ByteTokenizer()
+        return EngineParts(
+            self.engine,
+            config.model_copy(update={"model": model}),
+            model_config,
+            tokenizer,
+            resolve_device("cpu"),
+            cache_bytes=0,
         )
