@@ -1,5 +1,4 @@
-"""The tensor operations of DeepSeek-V4.1, each with a readable torch reference, behind one registry
-of backends.
+"""The tensor operations of DeepSeek-V4.1, with readable torch references, in one registry.
 
 `ops.<name>(...)` checks its arguments, picks the backend that serves the call and runs it. The
 references are the fallback on every device and the oracle the faster backends are checked against

@@ -1,4 +1,4 @@
-"""Errors of this package. Wrong shapes and dtypes of an argument are `ValueError` and `TypeError`."""
+"""Errors of this package; wrong shapes and dtypes are `ValueError` and `TypeError`."""
 
 
 class KernelError(Exception):

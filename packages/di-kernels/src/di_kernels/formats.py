@@ -3,8 +3,8 @@
 | format | codes | group | scale | smallest group maximum |
 |---|---|---|---|---|
 | `mxfp8` | e4m3, 1 byte | 32 | UE8M0 byte, 2^(byte - 127), rounded up | 1e-4 |
-| `mxfp4` | e2m1, 2 per byte, even element in the low nibble | 32 | UE8M0 byte, rounded up | 6 * 2^-126 |
-| `nvfp4` | e2m1, 2 per byte, even element in the low nibble | 16 | e4m3 of maximum / 6, to nearest | 6 * 2^-9 |
+| `mxfp4` | e2m1, 2 per byte, even one low | 32 | UE8M0 byte, rounded up | 6 * 2^-126 |
+| `nvfp4` | e2m1, 2 per byte, even one low | 16 | e4m3 of maximum / 6, to nearest | 6 * 2^-9 |
 
 `nvfp4` here has no second scale for the whole tensor. Sources: DeepSeek-V4.1 reference
 `inference/kernel.py` (activations, key-value and index-key caches), OCP Microscaling formats 1.0
@@ -60,8 +60,7 @@ def ue8m0_decode(scale: torch.Tensor) -> torch.Tensor:
 
 
 def ue8m0_encode(largest: torch.Tensor, code_max: float) -> torch.Tensor:
-    """Bytes of the smallest powers of two s with `largest <= code_max * s`, without a rounding
-    step.
+    """Bytes of the smallest powers of two s with `largest <= code_max * s`, exactly.
 
     Args:
         largest: Group maxima, float32 or float64, any shape.

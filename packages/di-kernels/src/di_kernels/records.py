@@ -5,10 +5,10 @@ flat ring is a pool with one entry per block. Per entry, with d the head size:
 
 | format | bytes of an entry | layout inside a block's section |
 |---|---|---|
-| `mxfp8` | d codes, then d / 32 scale bytes (528 for d = 512) | entries one after the other |
-| `nvfp4` | d / 2 packed codes, then d / 16 e4m3 scales (288 for d = 512) | entries one after the other |
-| `index_mxfp4` | d / 2 packed codes and d / 32 scale bytes (68 for d = 128) | E times the codes, then E times the scales |
-| `plain` | d values of the buffer's dtype | entries one after the other |
+| `mxfp8` | d codes, then d / 32 scale bytes (528 for d = 512) | one after the other |
+| `nvfp4` | d / 2 packed codes, then d / 16 e4m3 scales (288 for d = 512) | one after the other |
+| `index_mxfp4` | d / 2 codes and d / 32 scale bytes (68 for d = 128) | all codes, then all scales |
+| `plain` | d values of the buffer's dtype | one after the other |
 
 Source: DeepInfer 0.1.0 `cache_engine.py` (record contents, segregated index pages, sections of one
 block side by side).
@@ -54,7 +54,8 @@ def record_bytes(record_format: RecordFormat, head_dim: int) -> int:
     """
     if record_format not in _PACKED_FORMATS:
         raise ValueError(
-            f"invalid `record_format`: expected one of {', '.join(_PACKED_FORMATS)}, got: {record_format}"
+            f"invalid `record_format`: expected one of {', '.join(_PACKED_FORMATS)}, "
+            f"got: {record_format}"
         )
     check_multiple("head_dim", head_dim, MX_GROUP)
     group = NVFP4_GROUP if record_format == "nvfp4" else MX_GROUP
@@ -91,12 +92,14 @@ class RecordPool:
             return
         if self.buffer.dtype != torch.uint8:
             raise TypeError(
-                f"invalid dtype of `buffer`: expected torch.uint8 for `{self.format}`, got: {self.buffer.dtype}"
+                f"invalid dtype of `buffer`: expected torch.uint8 for `{self.format}`, "
+                f"got: {self.buffer.dtype}"
             )
         end = self.section_offset + self.section_bytes
         if self.buffer.dim() != 2 or self.buffer.shape[1] < end:
             raise ValueError(
-                f"invalid shape of `buffer`: expected (num_blocks, at least {end}), got: {tuple(self.buffer.shape)}"
+                f"invalid shape of `buffer`: expected (num_blocks, at least {end}), "
+                f"got: {tuple(self.buffer.shape)}"
             )
 
     def _check_plain(self) -> None:
@@ -105,7 +108,8 @@ class RecordPool:
         end = self.section_offset + self.entries_per_block
         if len(blocks) != 3 or blocks[1] < end or blocks[2] != self.head_dim:
             raise ValueError(
-                f"invalid shape of `buffer`: expected (num_blocks, at least {end}, {self.head_dim}), got: {shape}"
+                f"invalid shape of `buffer`: expected (num_blocks, at least {end}, "
+                f"{self.head_dim}), got: {shape}"
             )
 
     @property
@@ -163,7 +167,7 @@ class RecordPool:
             _scatter(rows, slots, part)
 
     def _parts(self) -> list[torch.Tensor]:
-        """Views (num_blocks, E, width) of what belongs together: whole entries, or codes and scales."""
+        """Views (num_blocks, E, width): of whole entries, or of codes and of scales."""
         if self.format == "plain":
             blocks = self.buffer.unsqueeze(1) if self.buffer.dim() == 2 else self.buffer
             return [blocks[:, self.section_offset : self.section_offset + self.entries_per_block]]

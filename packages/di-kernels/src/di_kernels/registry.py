@@ -15,7 +15,7 @@ import importlib.util
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Generic, Literal, ParamSpec, TypeVar
+from typing import Generic, Literal, ParamSpec, TypeVar, cast
 
 import torch
 
@@ -203,7 +203,7 @@ class Op(Generic[P, R]):
         ]
         if self.name in _OPS:
             raise ValueError(f"op registered twice: {self.name}")
-        _OPS[self.name] = self
+        _OPS[self.name] = cast("Op[..., object]", self)
 
     def register(self, backend: Backend[P, R]) -> None:
         """Adds an implementation, preferred over those registered before it.

@@ -20,8 +20,7 @@ def _ceil_div(value: int, divisor: int) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MXFP8Weight:
-    """A matrix of e4m3 values with one power-of-two scale per 32 x 32 tile (partial tiles at the
-    edges).
+    """A matrix of e4m3 values with one power-of-two scale per 32 x 32 tile, partial at the edges.
 
     Source: DeepSeek-V4.1 checkpoint layout, `weight_block_size` [32, 32], `scale_fmt` ue8m0.
 
@@ -101,8 +100,8 @@ class MXFP4Weight:
         check_dtype("scale", self.scale, _SCALE_DTYPES)
         if self.data.dim() < 2 or self.data.shape[-1] % 16:
             raise ValueError(
-                "invalid shape of `data`: expected (..., rows, columns / 2) with a multiple of 32 columns, "
-                f"got: {tuple(self.data.shape)}"
+                "invalid shape of `data`: expected (..., rows, columns / 2) with a multiple of 32 "
+                f"columns, got: {tuple(self.data.shape)}"
             )
         expected = (*self.data.shape[:-1], self.data.shape[-1] // 16)
         if tuple(self.scale.shape) != expected:

@@ -1,4 +1,4 @@
-"""Public functions, one module per family; each checks its arguments, picks a backend and runs it."""
+"""Public functions by family; each checks its arguments, picks a backend and runs it."""
 
 from di_kernels.ops.attention import sink_attention, sparse_attention
 from di_kernels.ops.compressor import compress_pool

@@ -171,7 +171,7 @@ def _tiled_sink_attention(
 
     A tile without valid keys adds exact zeros, so keys that are not valid change no bit.
     """
-    num_rows, num_keys, head_dim = keys.shape
+    num_keys = keys.shape[1]
     missing = -num_keys % _KEY_TILE if num_keys else _KEY_TILE
     padded = torch.nn.functional.pad(keys, (0, 0, 0, missing))
     tiles = torch.unflatten(padded, 1, (-1, _KEY_TILE))
@@ -194,7 +194,7 @@ def _tiled_sink_attention(
 def _powers(
     scores: torch.Tensor, is_valid: torch.Tensor, sink: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Exponentials of scores (rows, heads, keys) and of the sink (rows, heads, 1), relative to the largest."""
+    """Exponentials of scores (rows, heads, keys) and sink (rows, heads, 1) less their maximum."""
     scores = scores.masked_fill(~is_valid.unsqueeze(1), -torch.inf)
     logit = _finite(sink.to(scores.dtype)).view(1, -1, 1)
     peak = torch.maximum(scores.amax(-1, keepdim=True), logit).detach()
@@ -202,7 +202,7 @@ def _powers(
 
 
 def _finite(sink: torch.Tensor) -> torch.Tensor:
-    """An infinite sink takes all the mass or none; a large finite one does the same without a NaN."""
+    """An infinite sink takes all mass or none; so does a large finite one, without a NaN."""
     return sink.clamp(-_LARGE, _LARGE)
 
 

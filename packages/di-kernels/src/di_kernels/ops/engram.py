@@ -213,7 +213,7 @@ def _primes_from(start: int) -> Iterator[int]:
 
 
 def _engram_hash(context: torch.Tensor, pad_id: int, tables: EngramHashTables) -> torch.Tensor:
-    """Signed 64-bit arithmetic; no product overflows, so remainders are those of non-negative numbers."""
+    """Signed 64-bit arithmetic: no product overflows, so every number is non-negative."""
     is_blocked = (context < 0).cumsum(1) > 0
     ids = torch.where(is_blocked, pad_id, context)
     products = ids.unsqueeze(1) * tables.multipliers

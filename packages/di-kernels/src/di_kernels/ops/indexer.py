@@ -51,8 +51,8 @@ def index_scores(
     num_blocks = -(-max_entries // pool.entries_per_block)
     if block_tables.dim() != 2 or block_tables.shape[1] < num_blocks:
         raise ValueError(
-            f"invalid shape of `block_tables`: expected (num_requests, at least {num_blocks}) for {max_entries} "
-            f"entries, got: {tuple(block_tables.shape)}"
+            f"invalid shape of `block_tables`: expected (num_requests, at least {num_blocks}) "
+            f"for {max_entries} entries, got: {tuple(block_tables.shape)}"
         )
     run = _INDEX_SCORES.select(q, heads=q.shape[1], head_dim=q.shape[2])
     return run(
@@ -74,16 +74,22 @@ def candidate_scores(
     max_entries: int,
     batch_invariant: bool = False,
 ) -> torch.Tensor:
-    """Scores of the entries of each row's candidate blocks, side by side in the order of the
-    blocks.
+    """Scores of the entries of each row's candidate blocks, side by side in their order.
 
-    An entry's bits are those `index_scores` gives it. The other arguments are those of
-    `index_scores`.
+    An entry's bits are those `index_scores` gives it.
 
     Args:
+        q: As in `index_scores`.
+        head_weights: As in `index_scores`.
+        pool: As in `index_scores`.
+        block_tables: As in `index_scores`.
+        row_request: As in `index_scores`.
+        num_visible: As in `index_scores`.
         candidate_blocks: Candidate blocks of each row, ascending, -1 at the end, shape (num_rows,
             num_candidates).
         block_size: Entries per candidate block.
+        max_entries: At least the largest `num_visible`.
+        batch_invariant: As in `index_scores`.
 
     Returns:
         Shape (num_rows, num_candidates * block_size); minus infinity where there is no visible
@@ -126,7 +132,7 @@ def _index_scores(
     max_entries: int,
     batch_invariant: bool,
 ) -> torch.Tensor:
-    """One product per request with its dequantised keys; one for all when they have equally many rows."""
+    """One product per request; one for all when they have equally many rows."""
     num_rows, heads, head_dim = q.shape
     wide_q = widen(q)
     weights = head_weights.to(wide_q.dtype) * (head_dim**-0.5 * heads**-0.5)
@@ -157,7 +163,7 @@ def _index_scores(
 
 
 def _scores(q: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-    """Scores (requests, rows, entries) of queries (requests, rows, heads, dim) and keys (requests, entries, dim)."""
+    """Scores (requests, rows, entries) of `q` (requests, rows, heads, dim) and all keys."""
     dots = torch.bmm(q.flatten(1, 2), keys.transpose(1, 2)).relu()
     dots = torch.unflatten(dots, 1, q.shape[1:3])
     return torch.matmul(weights.unsqueeze(2), dots).squeeze(2)

@@ -61,8 +61,7 @@ def grouped_linear(
     out_dtype: torch.dtype | None = None,
     batch_invariant: bool = False,
 ) -> torch.Tensor:
-    """Block-diagonal product: group g of every row with matrix g (the first output projection of
-    attention).
+    """Block-diagonal product: group g of every row with matrix g.
 
     Args:
         x: Shape (num_rows, groups, size), float32, float64 or bfloat16.
@@ -81,7 +80,8 @@ def grouped_linear(
     groups, size = x.shape[1:]
     if len(weight.shape) == 2 and weight.shape[0] % groups:
         raise ValueError(
-            f"invalid shape of `weight`: expected a multiple of {groups} rows, got: {weight.shape[0]}"
+            f"invalid shape of `weight`: expected a multiple of {groups} rows, "
+            f"got: {weight.shape[0]}"
         )
     check_shape("weight", weight, (None, size) if len(weight.shape) == 2 else (groups, None, size))
     run = _GROUPED_LINEAR.select(x, size=size, groups=groups)
@@ -119,8 +119,7 @@ def mxfp8_weight_quantize(weight: torch.Tensor) -> MXFP8Weight:
 
 
 def mxfp4_weight_quantize(weight: torch.Tensor) -> MXFP4Weight:
-    """Quantises matrices in groups of 32 columns; values that the format represents come back
-    unchanged.
+    """Quantises matrices in groups of 32 columns; representable values come back unchanged.
 
     Args:
         weight: Shape (..., rows, columns), columns a multiple of 32, float32, float64 or bfloat16.

@@ -28,8 +28,9 @@ def router_topk(
     scaling_factor: float = 1.0,
     row_mask: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Experts of each row and their weights: s = sqrt(softplus(logits)), the k largest s + bias,
-    weights s / sum of s.
+    """Experts of each row and their weights.
+
+    With s = sqrt(softplus(logits)): the k largest s + bias, weights s / sum of the chosen s.
 
     Equal sums go to the lower expert. A row with NaN logits gets valid experts and NaN weights.
 
@@ -66,8 +67,9 @@ def swiglu(
     row_weights: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """g * sigmoid(g) * u * row_weight with g = min(gate, limit), u = clamp(up, -limit, limit),
-    rounded once.
+    """Clamped gated activation, rounded once.
+
+    It is g * sigmoid(g) * u * row_weight, g = min(gate, limit), u = clamp(up, -limit, limit).
 
     Args:
         gate_up: Gate then up, shape (..., 2 * size), float32, float64 or bfloat16.

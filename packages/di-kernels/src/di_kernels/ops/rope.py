@@ -75,7 +75,7 @@ def rope_frequencies(
         return base
 
     def pair_with(rotations: float) -> float:
-        """Pair index (times one) whose frequency makes that many rotations in the original context."""
+        """Index of the pair that makes so many rotations in the original context."""
         wavelengths = yarn.original_max_position_embeddings / (2 * math.pi * rotations)
         return rotary_dim * math.log(wavelengths) / (2 * math.log(theta))
 
@@ -134,8 +134,8 @@ def apply_rope(x: torch.Tensor, rotation: RopeRotation) -> torch.Tensor:
     rows, rotary_dim = rotation.cos.shape
     if x.dim() not in (2, 3) or x.shape[0] != rows or x.shape[-1] < rotary_dim:
         raise ValueError(
-            f"invalid shape of `x`: expected ({rows}, size) or ({rows}, heads, size) with size >= {rotary_dim}, "
-            f"got: {tuple(x.shape)}"
+            f"invalid shape of `x`: expected ({rows}, size) or ({rows}, heads, size) "
+            f"with size >= {rotary_dim}, got: {tuple(x.shape)}"
         )
     return _APPLY_ROPE.select(x, size=x.shape[-1], rotary_dim=rotary_dim)(x, rotation)
 

@@ -49,8 +49,7 @@ def select_all(num_visible: torch.Tensor, k: int) -> torch.Tensor:
 def select_candidate_blocks(
     scores: torch.Tensor, num_visible: torch.Tensor, *, block_size: int, num_blocks: int
 ) -> torch.Tensor:
-    """The best blocks of each row by their best visible entry; the block of the newest entry is
-    always in.
+    """The best blocks of each row by their best visible entry, and always the newest block.
 
     Source: DeepSeek-V4.1 reference `inference/model.py` and DeepInfer 0.1.0 `candidate_blocks.py`.
 
@@ -137,7 +136,7 @@ def _visible_scores(scores: torch.Tensor, num_visible: torch.Tensor) -> torch.Te
 
 
 def _select_topk(scores: torch.Tensor, num_visible: torch.Tensor, k: int) -> torch.Tensor:
-    """Stable descending sort: equal scores stay in index order, and what is hidden stays behind what is visible."""
+    """Stable descending sort: ties stay in index order, hidden entries behind visible ones."""
     ranked = torch.sort(_visible_scores(scores, num_visible), dim=1, descending=True, stable=True)
     best = ranked.indices[:, :k]
     beyond = scores.shape[1]

@@ -1,5 +1,4 @@
-"""Sinkhorn normalisation of the hyper-connections' residual mixes, and two forms of it that suit
-few rows.
+"""Sinkhorn normalisation of the hyper-connections' residual mixes, and two forms for few rows.
 
 From logits A: R = softmax over columns of A, plus eps on every entry; divide by column sums + eps;
 then `iterations` - 1 times: divide by row sums + eps, divide by column sums + eps (DeepSeek-V4.1
@@ -57,8 +56,7 @@ def _reference(logits: torch.Tensor, iterations: int, eps: float) -> torch.Tenso
 
 
 def _numpy(logits: torch.Tensor, iterations: int, eps: float) -> torch.Tensor:
-    """The same steps in numpy, in place, rows of the batch innermost; equal to the reference bit
-    for bit.
+    """The same steps in numpy, in place, rows of the batch innermost: the reference's bits.
 
     Sums run over an outer axis, which numpy adds up elementwise in index order. A single row would
     make that axis the inner one and change the order, so it is computed twice side by side.

@@ -1,0 +1,90 @@
+"""`check`: every backend of every op against an independent answer, and its promises about bits.
+
+The references are measured against formulas in float64 written for that purpose; every other
+backend is measured against the same answers, and so against the reference. A backend that promises
+row invariance must give a row alone the bits it gives it among others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from di_kernels.cases import SIZES, Case, all_cases
+from di_kernels.errors import KernelError
+from di_kernels.registry import Backend, backends, use_backend
+from di_kernels.testing import MismatchError, assert_bitwise, assert_close
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """Outcome of one case with one backend.
+
+    Args:
+        op: Name of the op.
+        case: Sizes and dtype.
+        backend: Name of the backend.
+        status: `pass`, `fail`, or `unsupported` where the backend does not serve the case.
+        detail: What differs, or why it is not served.
+    """
+
+    op: str
+    case: str
+    backend: str
+    status: str
+    detail: str = ""
+
+
+def run_checks(
+    device: str | torch.device = "cpu", *, op_filter: Sequence[str] = (), shapes: str = "small"
+) -> Iterator[CheckResult]:
+    """Checks all ops, or those named.
+
+    Args:
+        device: Where to run.
+        op_filter: Names of ops; empty for all.
+        shapes: `small` or `real`.
+    """
+    for case in all_cases(SIZES[shapes], device):
+        if op_filter and case.op not in op_filter:
+            continue
+        for backend in backends(case.op):
+            yield _check(case, backend)
+
+
+def _check(case: Case, backend: Backend[..., object]) -> CheckResult:
+    with use_backend(backend.name), torch.no_grad():
+        try:
+            _compare(case)
+            if backend.determinism != "repeatable":
+                _compare_rows_alone(case)
+        except MismatchError as mismatch:
+            return CheckResult(case.op, case.name, backend.name, "fail", str(mismatch))
+        except KernelError as refusal:
+            return CheckResult(case.op, case.name, backend.name, "unsupported", str(refusal))
+    return CheckResult(case.op, case.name, backend.name, "pass")
+
+
+def _compare(case: Case) -> None:
+    outputs = case.run(case.all_rows)
+    for index, (actual, expected) in enumerate(zip(outputs, case.oracle(), strict=True)):
+        name = f"{case.name} output {index}"
+        if case.is_exact:
+            # A code of zero may carry a sign; its value is what counts.
+            assert_bitwise(actual.cpu() + 0, expected.to(actual.dtype).cpu() + 0, name)
+        else:
+            assert_close(actual.cpu(), expected.cpu(), name)
+    for actual, again in zip(outputs, case.run(case.all_rows), strict=True):
+        assert_bitwise(again, actual, f"{case.name} repeated")
+
+
+def _compare_rows_alone(case: Case) -> None:
+    if case.num_rows < 2:
+        return
+    together = case.run(case.all_rows)
+    for row in range(case.num_rows):
+        alone = case.run(torch.tensor([row]))
+        for whole, single in zip(together, alone, strict=True):
+            assert_bitwise(single, whole[row : row + 1], f"{case.name} row {row} alone")
