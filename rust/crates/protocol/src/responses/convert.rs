@@ -1,0 +1,309 @@
+//! From a Responses request to a conversation.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use recipe_json::Value;
+use recipe_model::{
+    Content, Conversation, Message, ResponseFormat, SpecialToken, SystemMessage, ToolDefinition,
+    UserMessage,
+};
+
+use super::apply_patch;
+use super::input::{Turns, TurnsResult};
+use super::request::{history_items, Input, ResponsesRequest};
+use super::state::ResponsesState;
+use super::store::ResponseStore;
+use super::tools::{NamespaceTool, ResponsesTool};
+use crate::common::{self, check_count, DeclaredTool, Rule, Sampling};
+use crate::error::{refuse, RequestError};
+use crate::options::{ConversionOptions, WebSearchBehavior};
+use crate::request::{ConversationRequest, Generation, Warning};
+
+/// Tools after declaration, with what the generator has to know about their names.
+#[derive(Default)]
+pub(crate) struct DefinedTools {
+    pub tools: Vec<ToolDefinition>,
+    pub namespaces: BTreeMap<String, (String, String)>,
+    pub custom: HashSet<String>,
+    pub warnings: Vec<Warning>,
+}
+
+impl ResponsesRequest {
+    /// Namespace and name of every namespaced tool, by full name.
+    ///
+    /// # Errors
+    /// Any rule about tools that the request breaks.
+    pub fn namespace_tool_map(
+        &self,
+        options: &ConversionOptions,
+    ) -> Result<BTreeMap<String, (String, String)>, RequestError> {
+        Ok(define_tools(self.tools.clone(), "tools", options)?.namespaces)
+    }
+
+    /// Converts the request; `store` supplies the context of `previous_response_id` and `conversation`.
+    ///
+    /// # Errors
+    /// A shape that only the default mode knows, under `official`; otherwise any broken rule. In the default mode a
+    /// request that needs a store is refused without one.
+    pub fn convert(
+        mut self,
+        options: &ConversionOptions,
+        store: Option<&dyn ResponseStore>,
+    ) -> Result<ConversationRequest, RequestError> {
+        self.deferred.check(options)?;
+        let official = options.is_official();
+        let version = common::model_version(&self.model, options)?;
+        let mut state = ResponsesState::of(&self);
+        if !official {
+            self.load_context(&mut state, store)?;
+        }
+        let effort = common::thinking(None, self.effort, options);
+        let thinking = effort.is_some();
+        let sampling = self.sampling(thinking, options)?;
+        let format = std::mem::take(&mut self.text.requested).check(options)?;
+        check_count("too many tools", self.tools.len(), options.limits.max_tools, options)?;
+        let defined = define_tools(std::mem::take(&mut self.tools), "tools", options)?;
+        let turns = self.turns(thinking, options)?;
+        let DefinedTools { mut tools, namespaces, custom, mut warnings } = defined;
+        warnings.extend(turns.warnings);
+        tools.extend(turns.loaded.tools);
+        state.namespaces = namespaces;
+        state.namespaces.extend(turns.loaded.namespaces);
+        state.custom_tools = custom;
+        state.custom_tools.extend(turns.loaded.custom);
+        check_count("too many tools", tools.len(), options.limits.max_tools, options)?;
+        common::check_unique_names(&tools)?;
+        common::check_strict_mix(&tools)?;
+        let requested = std::mem::take(&mut self.tool_choice.requested);
+        let (tools, tool_choice) = common::choose_tools(tools, requested, thinking)?;
+        if format.is_strict && tools.iter().any(|tool| tool.strict == Some(true)) {
+            return refuse("response_format should not be used with tools");
+        }
+        let mut messages = turns.messages;
+        limit_message_tools(&mut messages, &tools);
+        if format.format == ResponseFormat::JsonObject && !common::mentions_json(&messages) {
+            return refuse(
+                "Response input messages must contain the word 'json' in some form to use 'text.format' of type \
+                 'json_object'.",
+            );
+        }
+        let conversation = Conversation {
+            messages,
+            thinking_mode: thinking,
+            tools: tools.into(),
+            tool_choice,
+            reasoning_effort: effort,
+            reasoning_effort_value: self.effort_value.filter(|_| thinking && !official),
+            response_format: format.format,
+        };
+        let mut inference = common::inference_options(&sampling, thinking, version);
+        inference.parallel_tool_calls = self.parallel_tool_calls.filter(|_| !official);
+        inference.output_constraint =
+            common::output_constraint(format.constraint, &conversation, inference.parallel_tool_calls);
+        Ok(ConversationRequest {
+            parsing_options: common::parsing_options(&conversation, Vec::new(), options),
+            conversation: Arc::new(conversation),
+            inference_options: inference,
+            model_version: version,
+            stream: self.stream,
+            warnings,
+            generation: Generation {
+                compat: options.compat,
+                include_usage: false,
+                extras: options.extras.clone(),
+                responses: Some(Arc::new(state)),
+                reasoning_key: options.reasoning_key.clone().filter(|_| !official),
+            },
+        })
+    }
+
+    fn sampling(&self, thinking: bool, options: &ConversionOptions) -> Rule<Sampling> {
+        common::check_temperature(self.temperature)?;
+        common::check_top_p(self.top_p)?;
+        let max_tokens = common::check_max_tokens(self.max_output_tokens, thinking, false, options)?;
+        common::check_top_logprobs(self.top_logprobs)?;
+        Ok(Sampling {
+            temperature: self.temperature,
+            top_p: self.top_p,
+            max_tokens,
+            logprobs: self.top_logprobs.is_some(),
+            top_logprobs: self.top_logprobs,
+            seed: None,
+        })
+    }
+
+    /// Puts the stored items in front of the input.
+    fn load_context(
+        &mut self,
+        state: &mut ResponsesState,
+        store: Option<&dyn ResponseStore>,
+    ) -> Result<(), RequestError> {
+        let Some(member) = self.context.needs() else {
+            return Ok(());
+        };
+        let Some(store) = store else {
+            return refuse(format!(
+                "`{member}` needs a response store, and this service has none: send the whole conversation in `input`"
+            ));
+        };
+        let mut history: Vec<Value<'static>> = Vec::new();
+        for (member, id) in [
+            ("conversation", &self.context.conversation),
+            ("previous_response_id", &self.context.previous_response_id),
+        ] {
+            let Some(id) = id else { continue };
+            match store.load(id) {
+                Ok(Some(items)) => history.extend(items),
+                Ok(None) => return refuse(format!("`{member}` not found: {id}")),
+                Err(error) => return refuse(format!("`{member}` could not be loaded: {error}")),
+            }
+        }
+        let mut items = history_items(&history)?;
+        match self.input.take() {
+            Some(Input::Items(new)) => items.extend(new),
+            Some(Input::Text(text)) => items.push(super::items::Item::Message {
+                role: super::items::Role::User,
+                content: super::items::ItemContent::Text(text),
+            }),
+            None => {}
+        }
+        if !items.is_empty() {
+            self.input = Some(Input::Items(items));
+        }
+        history.append(&mut self.context.items);
+        state.history = Some(Value::Array(history));
+        state.previous_response_id = self.context.previous_response_id.clone();
+        Ok(())
+    }
+
+    fn turns(&mut self, thinking: bool, options: &ConversionOptions) -> Result<TurnsResult, RequestError> {
+        let mut messages = Vec::new();
+        let instructions = self.instructions.take().filter(|text| !text.is_empty());
+        if self.input.is_none() && instructions.is_none() {
+            return refuse("Either input or instructions must be provided");
+        }
+        if let Some(instructions) = instructions {
+            let content = Content::text(instructions);
+            messages.push(Message::System(SystemMessage { content, tools: Vec::new() }));
+        }
+        let image_token = options.special_tokens.get(SpecialToken::Image);
+        let mut turns = Turns::new(messages, thinking, image_token, options);
+        match self.input.take() {
+            None => {}
+            Some(Input::Text(text)) => {
+                turns.messages.push(Message::User(UserMessage { content: Content::text(text) }));
+            }
+            Some(Input::Items(items)) => {
+                if items.is_empty() {
+                    return refuse("Input items array must not be empty");
+                }
+                check_count("too many input items", items.len(), options.limits.max_messages, options)?;
+                for (index, item) in items.into_iter().enumerate() {
+                    turns.item(index, item)?;
+                }
+            }
+        }
+        turns.finish()
+    }
+}
+
+/// Tools that the choice removed are not loaded by messages either.
+pub(crate) fn limit_message_tools(messages: &mut Vec<Message>, tools: &[ToolDefinition]) {
+    messages.retain_mut(|message| match message {
+        Message::System(system) if !system.tools.is_empty() => {
+            system.tools.retain(|loaded| tools.iter().any(|tool| tool.name == loaded.name));
+            !system.tools.is_empty() || !system.content.text.is_empty()
+        }
+        _ => true,
+    });
+}
+
+/// Defines declared tools; `path` is where they stand.
+pub(crate) fn define_tools(
+    declared: Vec<ResponsesTool>,
+    path: &str,
+    options: &ConversionOptions,
+) -> Rule<DefinedTools> {
+    let mut defined = DefinedTools::default();
+    for (index, tool) in declared.into_iter().enumerate() {
+        let at = format!("{path}[{index}]");
+        let mut dropped = |kind: &str| {
+            defined.warnings.push(Warning {
+                path: at.clone(),
+                message: format!("tools of type `{kind}` are not supported and were left out"),
+            });
+        };
+        match tool {
+            ResponsesTool::Function(mut tool) => {
+                tool.defer_loading &= !options.is_official();
+                common::check_tool_name(&tool.name, &format!("{at}.name"))?;
+                defined.tools.push(tool.define(true, options)?);
+            }
+            ResponsesTool::Namespace { name, description, tools } => {
+                define_namespace(&mut defined, (name, description, tools), &at, options)?;
+            }
+            ResponsesTool::Custom { name } if name == apply_patch::NAME => {
+                defined.custom.insert(name);
+                defined.tools.push(apply_patch::definition());
+            }
+            ResponsesTool::Custom { name } => {
+                return refuse(format!(
+                    "Unsupported custom tool: '{name}'. Only 'apply_patch' is supported."
+                ));
+            }
+            ResponsesTool::ToolSearch { execution: Some("client"), description, parameters } => {
+                let tool = DeclaredTool {
+                    name: "tool_search".to_owned(),
+                    description,
+                    parameters,
+                    strict: None,
+                    defer_loading: false,
+                };
+                defined.tools.push(tool.define(true, options)?);
+            }
+            ResponsesTool::ToolSearch { .. } => dropped("tool_search"),
+            ResponsesTool::WebSearch { kind, .. } => match options.responses_web_search {
+                WebSearchBehavior::Drop => dropped(&kind),
+                WebSearchBehavior::Reject => return refuse("Server tools are not supported"),
+            },
+            ResponsesTool::Other { kind } => dropped(&kind),
+        }
+    }
+    Ok(defined)
+}
+
+fn define_namespace(
+    defined: &mut DefinedTools,
+    (namespace, description, tools): (String, Option<String>, Vec<NamespaceTool>),
+    at: &str,
+    options: &ConversionOptions,
+) -> Rule<()> {
+    common::check_tool_name(&namespace, &format!("{at}.name"))?;
+    let mut names = HashSet::new();
+    for (index, tool) in tools.into_iter().enumerate() {
+        let mut tool = match tool {
+            NamespaceTool::Function(tool) => tool,
+            NamespaceTool::Custom { name } => {
+                return refuse(format!(
+                    "Currently custom tools are not allowed inside a namespace. Found custom tool '{name}' in \
+                     {at}.tools[{index}]."
+                ));
+            }
+        };
+        common::check_tool_name(&tool.name, &format!("{at}.tools[{index}].name"))?;
+        if !names.insert(tool.name.clone()) {
+            return refuse("Tool names within a namespace must be unique.");
+        }
+        let full_name = format!("{namespace}::{}", tool.name);
+        defined.namespaces.insert(full_name.clone(), (namespace.clone(), tool.name));
+        tool.name = full_name;
+        tool.defer_loading &= !options.is_official();
+        if let Some(description) = description.as_deref().filter(|text| !text.is_empty()) {
+            let inner = tool.description.as_deref().unwrap_or("");
+            tool.description = Some(format!("{description}\n{inner}"));
+        }
+        defined.tools.push(tool.define(true, options)?);
+    }
+    Ok(())
+}
