@@ -5,8 +5,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-LENGTH = 53
-FEW = settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+LENGTH = 41
+FEW = settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def cuts(draw_lengths, total):
@@ -34,7 +34,7 @@ def whole(kit, backbone):
 
 
 @FEW
-@given(lengths=st.lists(st.integers(1, 20), max_size=20))
+@given(lengths=st.lists(st.integers(1, 20), max_size=10))
 def test_chunked_prefill_equals_whole_prefill(kit, backbone, whole, lengths):
     prompt, whole_runner, logits = whole
     runner = kit.runner(backbone)
@@ -58,8 +58,8 @@ def test_a_longer_ring_changes_nothing(kit, backbone, whole):
 
 @FEW
 @given(
-    lengths=st.lists(st.integers(1, 40), min_size=2, max_size=5),
-    pasts=st.lists(st.integers(0, 30), min_size=5, max_size=5),
+    lengths=st.lists(st.integers(1, 40), min_size=2, max_size=4),
+    pasts=st.lists(st.integers(0, 30), min_size=4, max_size=4),
     order=st.randoms(use_true_random=False),
 )
 def test_a_request_in_a_mixed_batch_equals_itself_alone(kit, backbone, lengths, pasts, order):
@@ -89,7 +89,7 @@ def test_reused_memory_needs_no_clearing(kit, backbone, whole):
         memory = getattr(runner.cache, name)
         # All ones are NaN in every record format, and in every compute dtype.
         memory.view(torch.uint8).fill_(0xFF)
-    assert torch.equal(runner.feed(prompt, [20, 1, LENGTH - 21]), logits)
+    assert torch.equal(runner.feed(prompt, [12, 1, LENGTH - 13]), logits)
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 8, 9, 17])
@@ -100,10 +100,10 @@ def test_every_length_is_a_prompt(kit, backbone, whole, length):
 
 
 def test_a_block_edge_is_crossed(kit, backbone):
-    length = 200
+    length = 150
     prompt = kit.tokens(3, length)
     one = kit.runner(backbone)
     other = kit.runner(backbone)
     want = one.feed(prompt, [length])
-    assert torch.equal(other.feed(prompt, [100, 27, 1, 1, 1, 70]), want)
+    assert torch.equal(other.feed(prompt, [100, 27, 1, 1, 1, 20]), want)
     assert same_caches(one, other)

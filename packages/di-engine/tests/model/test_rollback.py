@@ -6,31 +6,25 @@ import torch
 LOOKAHEAD = 5
 
 
-@pytest.mark.parametrize("start", [1, 2, 7, 8, 30, 31])
-@pytest.mark.parametrize("rejected", [1, 2, 5])
+@pytest.mark.parametrize("start", [1, 8, 14, 31])
+@pytest.mark.parametrize("rejected", [1, 2, LOOKAHEAD])
 def test_rejected_rows_leave_no_trace(kit, backbone, start, rejected):
-    prompt = kit.tokens(20, start + 20)
+    prompt = kit.tokens(20, start + 12)
+    want = kit.runner(backbone).feed(prompt, [start + 12])[start + 1 :]
     drafts = prompt[: start + 1] + kit.tokens(21, LOOKAHEAD)
-
-    clean = kit.runner(backbone, lookahead=LOOKAHEAD)
-    clean.feed(prompt, [start])
-    want = clean.feed(prompt, [1] * 20)
 
     runner = kit.runner(backbone, lookahead=LOOKAHEAD)
     runner.feed(prompt, [start])
     runner.feed(drafts, [1 + rejected])
     runner.num_computed[0] = start + 1
-    first = want[:1]
-    rest = runner.feed(prompt, [4, 1, 1, 3, 5, 5])
-    assert torch.equal(rest, want[1:])
-    assert torch.isfinite(first).all()
+    assert torch.equal(runner.feed(prompt, [1, 4, 6]), want)
 
 
 def test_several_rows_of_a_request_equal_single_rows(kit, backbone):
     prompt = kit.tokens(22, 40)
     one = kit.runner(backbone, lookahead=LOOKAHEAD)
     other = kit.runner(backbone, lookahead=LOOKAHEAD)
-    assert torch.equal(one.feed(prompt, [10] + [6] * 5), other.feed(prompt, [10] + [1] * 30))
+    assert torch.equal(one.feed(prompt, [10] + [6] * 5), other.feed(prompt, [10] + [1] * 12 + [18]))
 
 
 def test_replay_from_the_start_equals_recomputation(kit, backbone):

@@ -46,7 +46,7 @@ def test_a_map_of_another_tokenizer_is_refused(kit):
 
 def test_a_model_with_engram_needs_a_map(kit):
     config = kit.make_config()
-    with pytest.raises(ConfigError, match=r"`token_map` is required.*\[1, 3\]"):
+    with pytest.raises(ConfigError, match=r"`token_map` is required.*\[0, 2\]"):
         Backbone.load(config, kit.source(config), Numerics("float32"))
 
 
