@@ -247,10 +247,11 @@ class TestMemory:
         assert need.engram_bytes == 202_758_032_400
 
     def test_widening_counts_parameters_not_scales(self, config: ModelConfig) -> None:
-        specs = expected_tensors(config, ("text",)).values()
-        others = sum(s.num_parameters for s in specs if s.group != "Engram tables")
-        assert weight_memory(config, "float32").weights_bytes == 4 * others
-        assert weight_memory(config, "float64").weights_bytes == 8 * others
+        specs = expected_tensors(config, ("text",))
+        kept = specs.pop("embed.weight").num_bytes
+        others = sum(s.num_parameters for s in specs.values() if s.group != "Engram tables")
+        assert weight_memory(config, "float32").weights_bytes == 4 * others + kept
+        assert weight_memory(config, "float64").weights_bytes == 8 * others + kept
 
     def test_refusal_has_the_numbers(self, config: ModelConfig) -> None:
         need = weight_memory(config)

@@ -130,12 +130,14 @@ def _count(
     inspection: Inspection, listing: ShardListing, expected: Mapping[str, TensorSpec]
 ) -> None:
     total = GroupSize()
+    inspection.groups = {spec.group: GroupSize() for spec in expected.values()}
     for name, tensor in listing.tensors.items():
         spec = expected.get(name)
         group = spec.group if spec else _UNKNOWN_GROUP
         total.add(tensor)
         inspection.groups.setdefault(group, GroupSize()).add(tensor)
         inspection.parts.setdefault(part_of_name(name), GroupSize()).add(tensor)
+    inspection.groups = {name: size for name, size in inspection.groups.items() if size.tensors}
     inspection.num_tensors = total.tensors
     inspection.payload_bytes = total.bytes
     inspection.num_parameters = total.parameters

@@ -65,8 +65,8 @@ def memory_of(specs: Iterable[TensorSpec], resident: Resident) -> MemoryNeed:
 
 
 def _resident_bytes(spec: TensorSpec, resident: Resident) -> int:
-    if resident == "stored":
-        return spec.num_bytes
+    if resident == "stored" or spec.name == "embed.weight":
+        return spec.num_bytes  # a step reads a few rows of the embedding; it is never widened
     if spec.dtypes == ("F32",):
         # Tensors that must be F32 are not narrowed.
         return prod(spec.shape) * max(_RESIDENT_BYTES[resident], DTYPE_BITS["F32"] // 8)
