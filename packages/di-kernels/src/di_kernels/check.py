@@ -47,24 +47,28 @@ def run_checks(
         op_filter: Names of ops; empty for all.
         shapes: `small` or `real`.
     """
-    for case in all_cases(SIZES[shapes], device):
-        if op_filter and case.op not in op_filter:
-            continue
-        for backend in backends(case.op):
-            yield _check(case, backend)
+    for batch_invariant in (False, True):
+        for case in all_cases(SIZES[shapes], device, batch_invariant=batch_invariant):
+            if op_filter and case.op not in op_filter:
+                continue
+            for backend in backends(case.op):
+                if batch_invariant and backend.determinism != "row_invariant_on_request":
+                    continue  # the same call as before
+                yield _check(case, backend, batch_invariant)
 
 
-def _check(case: Case, backend: Backend[..., object]) -> CheckResult:
+def _check(case: Case, backend: Backend[..., object], batch_invariant: bool) -> CheckResult:
+    label = f"{case.name}{' batch invariant' if batch_invariant else ''}"
     with use_backend(backend.name), torch.no_grad():
         try:
             _compare(case)
-            if backend.determinism != "repeatable":
+            if batch_invariant or backend.determinism == "row_invariant":
                 _compare_rows_alone(case)
         except MismatchError as mismatch:
-            return CheckResult(case.op, case.name, backend.name, "fail", str(mismatch))
+            return CheckResult(case.op, label, backend.name, "fail", str(mismatch))
         except KernelError as refusal:
-            return CheckResult(case.op, case.name, backend.name, "unsupported", str(refusal))
-    return CheckResult(case.op, case.name, backend.name, "pass")
+            return CheckResult(case.op, label, backend.name, "unsupported", str(refusal))
+    return CheckResult(case.op, label, backend.name, "pass")
 
 
 def _compare(case: Case) -> None:

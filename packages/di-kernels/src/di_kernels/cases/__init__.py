@@ -19,6 +19,7 @@ def all_cases(
     *,
     dtypes: tuple[torch.dtype, ...] = FLOATS,
     rows: tuple[int, ...] | None = None,
+    batch_invariant: bool = False,
     seed: int = 0,
 ) -> Iterator[Case]:
     """Cases of all ops; equal arguments give equal inputs.
@@ -28,13 +29,14 @@ def all_cases(
         device: Where the tensors lie.
         dtypes: Dtypes of the leading tensors.
         rows: Numbers of rows; those of `sizes` when None.
+        batch_invariant: What ops with that argument are called with.
         seed: Seed of the inputs.
     """
     for dtype in dtypes:
         for num_rows in rows or sizes.rows:
             for module in (formats, layers):
                 generator = torch.Generator().manual_seed(seed)
-                source = Source(torch.device(device), dtype, generator)
+                source = Source(torch.device(device), dtype, batch_invariant, generator)
                 yield from module.cases(sizes, source, num_rows)
 
 

@@ -89,10 +89,18 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Random inputs on a device, always the same for the same seed."""
+    """Random inputs on a device, always the same for the same seed.
+
+    Args:
+        device: Where the tensors lie.
+        dtype: Dtype of the leading tensors.
+        batch_invariant: What ops with that argument are called with.
+        generator: Where the values come from.
+    """
 
     device: torch.device
     dtype: torch.dtype
+    batch_invariant: bool
     generator: torch.Generator
 
     def normal(self, *shape: int, scale: float = 1.0) -> torch.Tensor:

@@ -195,7 +195,11 @@ def _linears(sizes: Sizes, source: Source, num_rows: int) -> Iterator[Case]:
 
         def run(rows: torch.Tensor, w: torch.Tensor | MXFP8Weight | MXFP4Weight = weight,
                 quantised: bool = quantised) -> Outputs:  # fmt: skip
-            return (ops.linear(x[rows], w, quantize_input=quantised, batch_invariant=True),)
+            return (
+                ops.linear(
+                    x[rows], w, quantize_input=quantised, batch_invariant=source.batch_invariant
+                ),
+            )
 
         def oracle(w: torch.Tensor | MXFP8Weight | MXFP4Weight = weight,
                    quantised: bool = quantised) -> Outputs:  # fmt: skip
@@ -226,7 +230,7 @@ def _linears(sizes: Sizes, source: Source, num_rows: int) -> Iterator[Case]:
     w = source.normal(sizes.groups, sizes.lora, width, scale=width**-0.5)
 
     def grouped(rows: torch.Tensor) -> Outputs:
-        return (ops.grouped_linear(o[rows], w, batch_invariant=True),)
+        return (ops.grouped_linear(o[rows], w, batch_invariant=source.batch_invariant),)
 
     def grouped_oracle() -> Outputs:
         return (torch.einsum("tgk,gnk->tgn", o.double(), w.double()),)

@@ -50,14 +50,16 @@ def _attention(sizes: Sizes, source: Source, num_rows: int) -> Iterator[Case]:
     def sparse(rows: torch.Tensor) -> Outputs:
         out = ops.sparse_attention(
             q[rows], window, window_slots[rows], sink, selected=selected,
-            selected_slots=selected_slots[rows], batch_invariant=True,
+            selected_slots=selected_slots[rows], batch_invariant=source.batch_invariant,
         )  # fmt: skip
         return (out,)
 
     def gathered(rows: torch.Tensor) -> Outputs:
         valid = slots[rows] >= 0
         return (
-            ops.sink_attention(q[rows], keys(q.dtype)[rows], valid, sink, batch_invariant=True),
+            ops.sink_attention(
+                q[rows], keys(q.dtype)[rows], valid, sink, batch_invariant=source.batch_invariant
+            ),
         )
 
     def oracle() -> Outputs:
@@ -126,7 +128,7 @@ def _indexer(sizes: Sizes, source: Source, num_rows: int) -> Iterator[Case]:
     def dense(rows: torch.Tensor) -> Outputs:
         scores = ops.index_scores(
             q[rows], weights[rows], pool, table, requests[rows], visible[rows],
-            max_entries=sizes.entries, batch_invariant=True,
+            max_entries=sizes.entries, batch_invariant=source.batch_invariant,
         )  # fmt: skip
         return (scores,)
 
@@ -138,7 +140,7 @@ def _indexer(sizes: Sizes, source: Source, num_rows: int) -> Iterator[Case]:
     def candidates(rows: torch.Tensor) -> Outputs:
         compact = ops.candidate_scores(
             q[rows], weights[rows], pool, table, requests[rows], visible[rows], blocks[rows],
-            block_size=block_size, max_entries=sizes.entries, batch_invariant=True,
+            block_size=block_size, max_entries=sizes.entries, batch_invariant=source.batch_invariant,
         )  # fmt: skip
         return (compact,)
 
@@ -221,7 +223,7 @@ def _hyper_connections(sizes: Sizes, source: Source, num_rows: int) -> Iterator[
         return mix
 
     def sinkhorn(rows: torch.Tensor) -> Outputs:
-        return (ops.hc_sinkhorn(logits[rows], 20, batch_invariant=True),)
+        return (ops.hc_sinkhorn(logits[rows], 20, batch_invariant=source.batch_invariant),)
 
     label = f"{num_rows}x{copies}x{hidden}"
     yield Case(
@@ -230,7 +232,9 @@ def _hyper_connections(sizes: Sizes, source: Source, num_rows: int) -> Iterator[
     )  # fmt: skip
 
     def mixes(rows: torch.Tensor) -> Outputs:
-        return ops.hc_mixes(x[rows], fn, scale, base, iterations=20, batch_invariant=True)
+        return ops.hc_mixes(
+            x[rows], fn, scale, base, iterations=20, batch_invariant=source.batch_invariant
+        )
 
     def mixes_oracle() -> Outputs:
         flat = x.double().flatten(1)
@@ -248,14 +252,18 @@ def _hyper_connections(sizes: Sizes, source: Source, num_rows: int) -> Iterator[
     pre, post, residual = mixes(torch.arange(num_rows))
 
     def collapse(rows: torch.Tensor) -> Outputs:
-        return (ops.hc_collapse(x[rows], pre[rows], batch_invariant=True),)
+        return (ops.hc_collapse(x[rows], pre[rows], batch_invariant=source.batch_invariant),)
 
     def collapse_norm(rows: torch.Tensor) -> Outputs:
-        return (ops.hc_collapse_norm(x[rows], pre[rows], norm_weight, batch_invariant=True),)
+        return (
+            ops.hc_collapse_norm(
+                x[rows], pre[rows], norm_weight, batch_invariant=source.batch_invariant
+            ),
+        )
 
     def expand(rows: torch.Tensor) -> Outputs:
         arguments = (y[rows], x[rows], post[rows], residual[rows])
-        return (ops.hc_expand(*arguments, batch_invariant=True),)
+        return (ops.hc_expand(*arguments, batch_invariant=source.batch_invariant),)
 
     def collapsed() -> torch.Tensor:
         return torch.einsum("tc,tch->th", pre.double(), x.double())
@@ -328,7 +336,7 @@ def _experts(sizes: Sizes, source: Source, num_rows: int) -> Iterator[Case]:
     def mixture(rows: torch.Tensor) -> Outputs:
         out = ops.moe_experts(
             x[rows], indices[rows], weights[rows], w13, w2, limit=1.5, shared=shared[rows],
-            batch_invariant=True,
+            batch_invariant=source.batch_invariant,
         )  # fmt: skip
         return (out,)
 
