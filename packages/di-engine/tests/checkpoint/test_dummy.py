@@ -10,7 +10,7 @@ import torch
 from di_engine.checkpoint import ALL_PARTS, dummy_source, expected_tensors
 from di_engine.checkpoint.source import TORCH_DTYPES
 from di_engine.config import ModelConfig, release_config
-from di_engine.errors import CheckpointError
+from di_engine.errors import CapacityError, CheckpointError
 
 
 def test_names_shapes_and_formats(config: ModelConfig) -> None:
@@ -67,3 +67,9 @@ def test_one_tensor_of_the_release_without_the_others() -> None:
 def test_unknown_name(config: ModelConfig) -> None:
     with pytest.raises(CheckpointError, match="no tensor `x`"):
         dummy_source(config).get("x")
+
+
+def test_release_does_not_fit_into_a_laptop() -> None:
+    config = ModelConfig.from_dict(release_config())
+    with pytest.raises(CapacityError, match=r"466\.95 GiB on `cpu`.*available: 16\.00 GiB"):
+        dummy_source(config, available_bytes=16 << 30)

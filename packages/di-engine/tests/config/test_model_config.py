@@ -114,6 +114,18 @@ class TestOptional:
         assert config.engram_layer_ids == ()
         assert config.num_nextn_predict_layers == 0
 
+    def test_values_that_never_differ_may_be_absent(self, values: dict[str, Any]) -> None:
+        expected = ModelConfig.from_dict(values)
+        for key in ("attention_dropout", "attention_bias", "hidden_act", "tie_word_embeddings"):
+            del values["text_config"][key]
+        assert ModelConfig.from_dict(values) == expected
+
+    def test_groups_may_be_narrower_than_a_scale_tile(self, values: dict[str, Any]) -> None:
+        values["text_config"].update(o_groups=2, o_lora_rank=16)
+        assert ModelConfig.from_dict(values).o_lora_rank == 16
+        values["text_config"]["o_lora_rank"] = 8
+        assert "`o_groups` x `o_lora_rank`: 16" in problems_of(values)
+
     def test_unknown_keys_are_reported_and_harmless(
         self, values: dict[str, Any], caplog: pytest.LogCaptureFixture
     ) -> None:

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from di_engine.checkpoint.memory import Resident, check_memory, weight_memory
 from di_engine.checkpoint.names import Part, TensorSpec, expected_tensors
 from di_engine.checkpoint.source import TORCH_DTYPES, ProgressCallback
 from di_engine.config import ModelConfig
@@ -44,6 +45,9 @@ def dummy_source(
     *,
     seed: int = 0,
     parts: tuple[Part, ...] = ("text",),
+    resident: Resident = "stored",
+    available_bytes: int | None = None,
+    device: str = "cpu",
     progress: ProgressCallback | None = None,
 ) -> DummySource:
     """Returns a source of synthetic weights for a configuration.
@@ -52,8 +56,16 @@ def dummy_source(
         config: The model configuration; decides names, shapes and formats.
         seed: Weights of different seeds are independent.
         parts: Parts of the model to offer.
+        resident: Format the weights will have in memory; see `weight_memory`.
+        available_bytes: Free memory of the device; None skips the memory check.
+        device: Name of the device for messages.
         progress: Called with bytes made, total bytes and the tensor name.
+
+    Raises:
+        CapacityError: The weights do not fit into `available_bytes`.
     """
+    if available_bytes is not None:
+        check_memory(weight_memory(config, resident, parts), available_bytes, device)
     return DummySource(expected_tensors(config, parts), seed, progress)
 
 

@@ -27,24 +27,24 @@ _log = logging.getLogger(__name__)
 MODEL_TYPE = "deepseek_v41"
 ARCHITECTURE = "DeepseekV41ForCausalLM"
 
-# Values without a switch in this engine: the file must say the same, where it says anything.
+# Values without a switch in this engine; the optional ones may be absent, none may differ.
 _FIXED_TEXT_VALUES: dict[str, object] = {
-    "attention_bias": False,
-    "attention_dropout": 0.0,
-    "hidden_act": "silu",
     "n_shared_experts": 1,
     "norm_topk_prob": True,
-    "num_key_value_heads": 1,
     "scoring_func": "sqrtsoftplus",
-    "tie_word_embeddings": False,
     "topk_method": "noaux_tc",
 }
 _FIXED_OPTIONAL_TEXT_VALUES: dict[str, object] = {
+    "attention_bias": False,
+    "attention_dropout": 0.0,
     "dspark_target_attn_input": True,
     "hc_post_alpha": 2.0,
     "hc_post_mult_value": 2.0,
     "hc_shifted": True,
+    "hidden_act": "silu",
     "model_type": "deepseek_v41_text",
+    "num_key_value_heads": 1,
+    "tie_word_embeddings": False,
 }
 _UNUSED_KEYS = (
     "_name_or_path",

@@ -63,7 +63,7 @@ def _check_quantized_sizes(config: ModelConfig) -> Iterator[str]:
         "hidden_size": config.hidden_size,
         "q_lora_rank": config.q_lora_rank,
         "moe_intermediate_size": config.moe_intermediate_size,
-        "o_lora_rank": config.o_lora_rank,
+        "o_groups` x `o_lora_rank": config.o_groups * config.o_lora_rank,
     }
     if config.engram_layer_ids:
         sizes["engram_head_dim"] = config.engram_head_dim
