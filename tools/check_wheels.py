@@ -71,7 +71,7 @@ def check_package(package: Package, index: Path, python: str) -> None:
         for name, value in os.environ.items()
         if name not in {"PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX"}
     }
-    variables["DI_INDEX"] = index.resolve().as_uri()
+    variables["WHEEL_INDEX"] = index.resolve().as_uri()
     with tempfile.TemporaryDirectory(prefix="di-wheel-") as scratch:
         home = Path(scratch)
         environment = home / "environment"

@@ -161,7 +161,7 @@ def test_index_lists_every_wheel_with_its_hash(repository: Path) -> None:
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
     assert f'href="{wheel.name}#sha256={digest}"' in (index / "di-spec/index.html").read_text()
     constraints = (index / "constraints.txt").read_text().splitlines()
-    assert f"di-spec @ ${{DI_INDEX}}/di-spec/{wheel.name}#sha256={digest}" in constraints
+    assert f"di-spec @ ${{WHEEL_INDEX}}/di-spec/{wheel.name}#sha256={digest}" in constraints
 
 
 def test_index_keeps_older_wheels_and_constrains_to_the_newest(repository: Path) -> None:

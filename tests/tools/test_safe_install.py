@@ -39,13 +39,13 @@ class Environment:
         subprocess.run(command, check=True, capture_output=True, timeout=120)
 
     def install(self, *arguments: str, index: Path, ours: Path) -> subprocess.CompletedProcess[str]:
-        """Installs with `index` as the only public index; `DI_INDEX` names our own."""
+        """Installs with `index` as the only public index; `WHEEL_INDEX` names our own."""
         variables = {
             name: value
             for name, value in os.environ.items()
-            if not name.startswith(("PIP_", "UV_")) and name != "DI_INDEX"
+            if not name.startswith(("PIP_", "UV_")) and name != "WHEEL_INDEX"
         }
-        variables |= {"DI_INDEX": ours.as_uri(), "PIP_CONFIG_FILE": os.devnull}
+        variables |= {"WHEEL_INDEX": ours.as_uri(), "PIP_CONFIG_FILE": os.devnull}
         head = (
             [str(self.python), "-m", "pip", "install", "--disable-pip-version-check"]
             if self.installer == "pip"

@@ -29,8 +29,9 @@ from packaging.utils import parse_wheel_filename
 from releasing.errors import ReleaseError
 from releasing.packages import Package
 
-# Installers replace this, in requirement files, with the environment variable of that name.
-INDEX_VARIABLE = "${DI_INDEX}"
+# Installers replace this, in requirement files, with the environment variable of that name. It
+# does not begin with DI_: those variables configure the engine, which refuses unknown ones.
+INDEX_VARIABLE = "${WHEEL_INDEX}"
 PAGE = """<!DOCTYPE html>
 <html>
   <head>
@@ -153,8 +154,8 @@ def write_constraints(index: Path, chosen: Mapping[str, Path]) -> None:
         chosen: The wheel to name, by distribution; the newest one where nothing is chosen.
     """
     lines = [
-        "# Our distributions, each as one wheel by URL and SHA-256. Set DI_INDEX to the URL of",
-        '# this folder, then: pip install --constraint "$DI_INDEX/constraints.txt" di-engine',
+        "# Our distributions, each as one wheel by URL and SHA-256. Set WHEEL_INDEX to the URL",
+        '# of this folder, then: pip install --constraint "$WHEEL_INDEX/constraints.txt" di-engine',
     ]
     for project in projects_of(index):
         wheel = chosen.get(project.name, wheels_of(project)[-1])
