@@ -140,7 +140,8 @@ def _indexer(sizes: Sizes, source: Source, num_rows: int) -> Iterator[Case]:
     def candidates(rows: torch.Tensor) -> Outputs:
         compact = ops.candidate_scores(
             q[rows], weights[rows], pool, table, requests[rows], visible[rows], blocks[rows],
-            block_size=block_size, max_entries=sizes.entries, batch_invariant=source.batch_invariant,
+            block_size=block_size, max_entries=sizes.entries,
+            batch_invariant=source.batch_invariant,
         )  # fmt: skip
         return (compact,)
 
