@@ -22,20 +22,33 @@ def our_index(repository: Path) -> Path:
     return index
 
 
+@pytest.fixture(scope="module")
+def pip(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The command of a pip, which works on other environments by `--python`."""
+    directory = tmp_path_factory.mktemp("pip") / "environment"
+    base = getattr(sys, "_base_executable", sys.executable)
+    command = [base, "-m", "venv", str(directory)]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    return [str(directory / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
+
+
 class Environment:
     """An empty virtual environment, and one of two installers that work on it.
 
     Attributes:
-        installer: `pip` or `uv`.
         python: Its interpreter.
+        command: Command line of the installer, up to the options of `install`.
     """
 
-    def __init__(self, directory: Path, installer: str) -> None:
-        self.installer = installer
+    def __init__(self, directory: Path, installer: str, pip: list[str]) -> None:
         self.python = directory / "bin" / "python"
-        base = getattr(sys, "_base_executable", sys.executable)
-        make = [base, "-m", "venv"] if installer == "pip" else ["uv", "venv", "--python", base]
-        command = [*make, str(directory)]
+        target = ["--python", str(self.python)]
+        self.command = (
+            [*pip, *target, "install"]
+            if installer == "pip"
+            else ["uv", "pip", "install", *target, "--no-config"]
+        )
+        command = ["uv", "venv", "--python", sys.executable, str(directory)]
         subprocess.run(command, check=True, capture_output=True, timeout=120)
 
     def install(self, *arguments: str, index: Path, ours: Path) -> subprocess.CompletedProcess[str]:
@@ -46,12 +59,7 @@ class Environment:
             if not name.startswith(("PIP_", "UV_")) and name != "WHEEL_INDEX"
         }
         variables |= {"WHEEL_INDEX": ours.as_uri(), "PIP_CONFIG_FILE": os.devnull}
-        head = (
-            [str(self.python), "-m", "pip", "install", "--disable-pip-version-check"]
-            if self.installer == "pip"
-            else ["uv", "pip", "install", "--python", str(self.python), "--no-config"]
-        )
-        command = [*head, "--index-url", index.as_uri(), *arguments]
+        command = [*self.command, "--index-url", index.as_uri(), *arguments]
         return subprocess.run(
             command, env=variables, capture_output=True, text=True, timeout=120, check=False
         )
@@ -70,9 +78,9 @@ class Environment:
 
 
 @pytest.fixture(params=["pip", "uv"])
-def environment(request: pytest.FixtureRequest, tmp_path: Path) -> Environment:
+def environment(request: pytest.FixtureRequest, tmp_path: Path, pip: list[str]) -> Environment:
     """An empty environment for each installer."""
-    return Environment(tmp_path / "environment", request.param)
+    return Environment(tmp_path / "environment", request.param, pip)
 
 
 def test_without_our_constraints_the_foreign_project_is_installed(
