@@ -10,10 +10,12 @@ from di_spec.torch.sample import (
     token_logprobs,
     top_logprobs,
 )
+from di_spec.torch.verify import Verified, verify
 
 __all__ = [
     "Processed",
     "Samples",
+    "Verified",
     "counter_bits",
     "gumbel",
     "gumbel_argmax",
@@ -22,4 +24,5 @@ __all__ = [
     "sample",
     "token_logprobs",
     "top_logprobs",
+    "verify",
 ]
