@@ -93,7 +93,7 @@ def make_environment() -> Path:
     print(f"making {ENVIRONMENT} with {TRANSFORMERS} and torch {torch_version}", file=sys.stderr)
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     subprocess.run([uv, "venv", "--quiet", "--python", version, ENVIRONMENT], check=True)
-    install = [uv, "pip", "install", "--quiet", "--python", python]
+    install = [uv, "pip", "install", "--quiet", "--python", str(python)]
     try:
         subprocess.run([*install, TRANSFORMERS, f"torch=={torch_version}"], check=True)
     except subprocess.CalledProcessError:
@@ -107,9 +107,10 @@ def peer_config(config: ModelConfig) -> dict[str, Any]:
     ratios = [config.ratio(layer) for layer in range(config.num_hidden_layers)]
     same = (
         "vocab_size hidden_size moe_intermediate_size num_hidden_layers num_attention_heads "
-        "head_dim q_lora_rank o_lora_rank o_groups n_routed_experts n_shared_experts num_experts_per_tok "
-        "routed_scaling_factor max_position_embeddings rope_theta compress_rope_theta hc_mult "
-        "hc_sinkhorn_iters swiglu_limit sliding_window index_n_heads index_head_dim index_topk"
+        "head_dim q_lora_rank o_lora_rank o_groups n_routed_experts n_shared_experts "
+        "num_experts_per_tok routed_scaling_factor max_position_embeddings rope_theta "
+        "compress_rope_theta hc_mult hc_sinkhorn_iters swiglu_limit sliding_window "
+        "index_n_heads index_head_dim index_topk"
     )
     return {name: getattr(config, name) for name in same.split()} | {
         "partial_rotary_factor": config.qk_rope_head_dim / config.head_dim,

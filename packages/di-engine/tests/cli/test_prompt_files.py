@@ -60,7 +60,7 @@ def test_json_lines_carry_prompts_and_parameters(tmp_path: Path) -> None:
         {"prompt": "p"}, {"max_tokens": 9, "temperature": 0.0, "logit_bias": {5: 1.5}}
     )
     assert requests[3] == CommandRequest({"prompt_token_ids": [3]}, SAMPLING)
-    errors = [str(error) for error in requests if isinstance(error, InvalidRequestError)]
+    errors = [str(r.prompt) for r in requests if isinstance(r.prompt, InvalidRequestError)]
     assert errors[0].startswith("line 6 is not JSON")
     assert errors[1] == "line 7 must be an object, text or a list of token ids: got 7"
 

@@ -19,9 +19,8 @@ from di_engine.cli.engine_options import with_engine_options
 from di_engine.cli.prompt_files import CommandRequest, read_requests
 from di_engine.cli.sampling_options import with_sampling_options
 from di_engine.config import EngineConfig
-from di_engine.errors import InvalidRequestError
 from di_engine.llm.llm import LLM
-from di_engine.llm.output_json import error_to_dict, output_to_dict
+from di_engine.llm.output_json import output_to_dict
 from di_engine.llm.outputs import RequestError
 
 __all__ = ["generate"]
@@ -69,18 +68,16 @@ def generate(
     with load_progress(quiet) as progress:
         llm = LLM(config, load_progress=progress)
     with llm, _first_interrupt_ends(llm) as was_interrupted:
-        if as_json or output_format == "jsonl":
-            errors = _write_jsonl(llm, requests, quiet)
-        elif len(requests) == 1 and sampling["n"] == 1 and isinstance(requests[0], CommandRequest):
+        wants_json = as_json or output_format == "jsonl"
+        if len(requests) == 1 and requests[0].sampling.get("n") == 1 and not wants_json:
             errors = _stream_text(llm, requests[0])
         else:
-            errors = _write_text(llm, requests, quiet)
+            errors = _write_outputs(llm, requests, wants_json, quiet)
     for index, error in errors:
         stderr.print(f"prompt {index}: {error.message}", markup=False)
     raise typer.Exit(_exit_code([error for _, error in errors], was_interrupted()))
 
 
-_Requests = list[CommandRequest | InvalidRequestError]
 _Errors = list[tuple[int, RequestError]]
 
 
@@ -96,43 +93,21 @@ def _stream_text(llm: LLM, request: CommandRequest) -> _Errors:
     return errors
 
 
-def _write_text(llm: LLM, requests: _Requests, quiet: bool) -> _Errors:
-    """Prints the completions of all prompts in order, each followed by a newline."""
-    errors = []
-    for index, result in enumerate(_generate(llm, requests, quiet)):
-        for completion in result.get("outputs", ()):
-            sys.stdout.write(completion["text"] + "\n")
-        if "error" in result:
-            errors.append((index, RequestError(**result["error"])))
-    return errors
-
-
-def _write_jsonl(llm: LLM, requests: _Requests, quiet: bool) -> _Errors:
-    errors = []
-    for index, result in enumerate(_generate(llm, requests, quiet)):
-        sys.stdout.write(json.dumps({"prompt_index": index, **result}, ensure_ascii=False) + "\n")
-        if "error" in result:
-            errors.append((index, RequestError(**result["error"])))
-    return errors
-
-
-def _generate(llm: LLM, requests: _Requests, quiet: bool) -> Iterator[dict[str, Any]]:
-    """Runs what can be run and puts every result, or error, in its place."""
-    valid = [request for request in requests if isinstance(request, CommandRequest)]
+def _write_outputs(llm: LLM, requests: list[CommandRequest], as_json: bool, quiet: bool) -> _Errors:
+    """Prints the outputs of all prompts in order: JSON objects, or each text and a newline."""
     with batch_progress(quiet) as progress:
-        outputs = iter(
-            llm.generate(
-                [request.prompt for request in valid],
-                [request.sampling for request in valid],
-                progress=progress,
-            )
+        outputs = llm.generate(
+            [request.prompt for request in requests],
+            [request.sampling for request in requests],
+            progress=progress,
         )
-    for request in requests:
-        if isinstance(request, CommandRequest):
-            yield output_to_dict(next(outputs))
+    for index, output in enumerate(outputs):
+        if as_json:
+            values = {"prompt_index": index, **output_to_dict(output)}
+            sys.stdout.write(json.dumps(values, ensure_ascii=False) + "\n")
         else:
-            error = RequestError("invalid_request", str(request), request.param)
-            yield {"outputs": [], "error": error_to_dict(error)}
+            sys.stdout.writelines(completion.text + "\n" for completion in output.outputs)
+    return [(index, o.error) for index, o in enumerate(outputs) if o.error is not None]
 
 
 class _Interrupt:

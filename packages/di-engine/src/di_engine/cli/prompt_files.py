@@ -21,7 +21,7 @@ class CommandRequest:
     """One request of a command line.
 
     Attributes:
-        prompt: A prompt in any form that `LLM.generate` takes.
+        prompt: A prompt in any form that `LLM.generate` takes, or the error that stands for it.
         sampling: Fields of `SamplingParams`.
     """
 
@@ -31,7 +31,7 @@ class CommandRequest:
 
 def read_requests(
     prompts: list[str], input_file: Path | None, sampling: dict[str, Any]
-) -> list[CommandRequest | InvalidRequestError]:
+) -> list[CommandRequest]:
     """Collects the requests of a command.
 
     Args:
@@ -41,8 +41,7 @@ def read_requests(
         sampling: Sampling parameters from flags; a JSON object may override each.
 
     Returns:
-        Requests in order, none if nothing was given at all; a line that is no request is an error
-        in its place.
+        Requests in order, none if nothing was given at all.
     """
     if prompts and input_file is not None:
         raise typer.BadParameter("give prompts or `--input`, not both", param_hint="--input")
@@ -50,7 +49,7 @@ def read_requests(
         text = sys.stdin.read() if str(input_file) == "-" else _read_file(input_file)
         if input_file.suffix == ".jsonl":
             lines = enumerate(text.splitlines(), start=1)
-            return [_from_json(line, number, sampling) for number, line in lines if line.strip()]
+            return [_json_request(line, number, sampling) for number, line in lines if line.strip()]
         return [CommandRequest(text.removesuffix("\n"), sampling)]
     if not prompts and _has_waiting_input() and (text := sys.stdin.read()):
         return [CommandRequest(text.removesuffix("\n"), sampling)]
@@ -73,23 +72,29 @@ def _read_file(path: Path) -> str:
         ) from None
 
 
-def _from_json(
-    line: str, number: int, sampling: dict[str, Any]
-) -> CommandRequest | InvalidRequestError:
+def _json_request(line: str, number: int, sampling: dict[str, Any]) -> CommandRequest:
+    """Reads one line. A line that is no request fails alone, in its place."""
+    try:
+        return _from_json(line, number, sampling)
+    except InvalidRequestError as error:
+        return CommandRequest(error, sampling)
+
+
+def _from_json(line: str, number: int, sampling: dict[str, Any]) -> CommandRequest:
     try:
         value = json.loads(line)
     except json.JSONDecodeError as error:
-        return InvalidRequestError(f"line {number} is not JSON: {error}", param="prompt")
+        raise InvalidRequestError(f"line {number} is not JSON: {error}", param="prompt") from None
     if isinstance(value, str | list):
         return CommandRequest(value, sampling)
     if not isinstance(value, dict):
-        return InvalidRequestError(
+        raise InvalidRequestError(
             f"line {number} must be an object, text or a list of token ids: got {line.strip()}",
             param="prompt",
         )
     prompt = {key: value.pop(key) for key in ("prompt", "prompt_token_ids") if key in value}
     if not prompt:
-        return InvalidRequestError(
+        raise InvalidRequestError(
             f"line {number} has neither `prompt` nor `prompt_token_ids`: it has "
             f"{', '.join(f'`{key}`' for key in value) or 'nothing'}",
             param="prompt",

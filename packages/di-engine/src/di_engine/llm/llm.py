@@ -13,6 +13,7 @@ from di_engine.config import EngineConfig
 from di_engine.core.assembly import LoadProgress, assemble
 from di_engine.core.engine import Engine
 from di_engine.errors import ConfigError, EngineStoppedError, InvalidRequestError
+from di_engine.llm.chat import ChatEncoder, ChatOptions, split_conversations
 from di_engine.llm.interrupts import deferred_interrupt
 from di_engine.llm.outputs import RequestOutput, StreamDelta
 from di_engine.llm.prompts import Prompt, split_prompts
@@ -89,6 +90,7 @@ class LLM:
             eos_token_ids=[parts.model_config.eos_token_id],
             base_seed=parts.config.seed,
         )
+        self._chat_encoder: ChatEncoder | None = None
         self._interrupted = threading.Event()
 
     @property
@@ -128,6 +130,42 @@ class LLM:
             if progress is not None:
                 progress(sum(state.finished for state in states), len(states), num_tokens)
         return [state.output() for state in states]
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]] | Sequence[Sequence[Mapping[str, Any]]],
+        sampling_params: ParamsLike | Sequence[ParamsLike] = None,
+        *,
+        options: ChatOptions | None = None,
+        progress: BatchProgress | None = None,
+    ) -> list[RequestOutput]:
+        """Generates the assistant's next message for one conversation or a batch of them.
+
+        Needs the package `deepseek-recipe`, which knows the prompt format.
+
+        Args:
+            messages: Messages as in OpenAI's Chat Completions, or a list of such conversations.
+            sampling_params: For all conversations, or one per conversation.
+            options: Thinking, effort and tools; the defaults if None.
+            progress: Called after each step.
+
+        Raises:
+            UnsupportedEnvironmentError: If `deepseek-recipe` is not installed.
+            InvalidRequestError: As in `generate`.
+        """
+        if self._chat_encoder is None:
+            if self.tokenizer is None:
+                raise InvalidRequestError(
+                    "chat needs a tokenizer and this model has none", param="messages"
+                )
+            self._chat_encoder = ChatEncoder(self.tokenizer.backend.to_str())
+        prompts: list[Any] = []
+        for conversation in split_conversations(messages):
+            try:
+                prompts.append(self._chat_encoder.encode(conversation, options or ChatOptions()))
+            except InvalidRequestError as error:
+                prompts.append(error)
+        return self.generate(prompts, sampling_params, progress=progress)
 
     def stream(
         self,

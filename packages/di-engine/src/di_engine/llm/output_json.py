@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from di_engine.llm.outputs import RequestError, RequestOutput, TokenLogprobs
+from di_engine.llm.outputs import RequestOutput, TokenLogprobs
 
-__all__ = ["LOGPROB_FLOOR", "error_to_dict", "output_to_dict"]
+__all__ = ["LOGPROB_FLOOR", "output_to_dict"]
 
 LOGPROB_FLOOR = -9999.0
 """Stands for minus infinity, which JSON cannot write (the floor of DeepInfer 0.1.0)."""
@@ -38,13 +38,9 @@ def output_to_dict(output: RequestOutput) -> dict[str, Any]:
             for position in output.prompt_logprobs
         ]
     if output.error is not None:
-        result["error"] = error_to_dict(output.error)
+        error = output.error
+        result["error"] = {"kind": error.kind, "message": error.message, "param": error.param}
     return result
-
-
-def error_to_dict(error: RequestError) -> dict[str, Any]:
-    """An error as JSON values."""
-    return {"kind": error.kind, "message": error.message, "param": error.param}
 
 
 def _logprobs_to_list(position: TokenLogprobs) -> list[dict[str, Any]]:

@@ -94,7 +94,8 @@ class RequestManager:
         """Takes one prompt. A request that cannot be served comes back with `error` set.
 
         Args:
-            prompt: One prompt in any form of `di_engine.llm.prompts.Prompt`.
+            prompt: One prompt in any form of `di_engine.llm.prompts.Prompt`, or the error that kept
+                it from becoming one.
             params: Sampling parameters, or a mapping of their fields, or None for the defaults.
             request_index: Position in the caller's list.
         """
@@ -104,6 +105,8 @@ class RequestManager:
         metrics = RequestMetrics(arrival_s=self._clock())
         prepared = PreparedPrompt(prompt if isinstance(prompt, str) else None, [])
         try:
+            if isinstance(prompt, EngineError):
+                raise prompt
             prepared = prepare_prompt(prompt, self._tokenizer, self._vocab_size)
             self._check_length(len(prepared.token_ids))
             checked = _checked(params, self._vocab_size)
