@@ -38,7 +38,9 @@ def test_what_is_written_is_read_and_nothing_else_changes(
     ops.write_records(pool, slots, values)
     expected = FAKE[record_format](values)
     expected[1] = 0
-    assert torch.equal(ops.read_records(pool, slots.view(2, 2), torch.float32).view(4, dim), expected)
+    assert torch.equal(
+        ops.read_records(pool, slots.view(2, 2), torch.float32).view(4, dim), expected
+    )
     others = torch.tensor([slot for slot in range(pool.num_slots) if slot not in slots.tolist()])
     old = RecordPool(before, record_format, dim, entries, offset)
     stored = ops.read_records(pool, others, torch.float32)

@@ -98,7 +98,7 @@ def test_entries_follow_the_block_table():
 
 def test_short_block_tables_are_refused():
     pool = ops.RecordPool(torch.randn(6, 8, 32), "plain", 32, 8)
-    with pytest.raises(ValueError, match="at least 3.*17 entries"):
+    with pytest.raises(ValueError, match=r"at least 3.*17 entries"):
         ops.index_scores(
             torch.zeros(1, 2, 32), torch.zeros(1, 2), pool, torch.zeros(1, 2, dtype=torch.int32),
             torch.zeros(1, dtype=torch.int64), torch.tensor([17]), max_entries=17,

@@ -1,0 +1,69 @@
+import json
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+import torch
+
+from di_kernels import op_names
+from di_kernels.__main__ import main
+from di_kernels.cases import SMALL, all_cases
+
+
+@pytest.mark.slow
+def test_check_passes_for_every_op_and_backend(capsys):
+    assert main(["check", "--json"]) == 0
+    results = json.loads(capsys.readouterr().out)["results"]
+    passed = Counter(r["op"] for r in results if r["status"] == "pass")
+    assert set(passed) == set(op_names())
+    assert {r["backend"] for r in results if r["status"] == "pass"} == {
+        "reference", "numpy", "scalar",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("num_rows", [1, 63, 64, 65])
+@pytest.mark.slow
+def test_awkward_numbers_of_rows(num_rows):
+    for case in all_cases(SMALL, "cpu", dtypes=(torch.float32,), rows=(num_rows,)):
+        for part in case.run(case.all_rows):
+            assert part.shape[0] in (num_rows, SMALL.lora)
+
+
+def test_check_fails_when_an_answer_differs(monkeypatch, capsys):
+    monkeypatch.setattr("di_kernels.ops.norm.widen", lambda x: x.float() * 1.5 + 0.1)
+    assert main(["check", "--op", "rms_norm"]) == 1
+    out = capsys.readouterr().out
+    assert "FAIL rms_norm[1x96" in out
+    assert "worst at" in out
+
+
+def test_bench_reports_floor_and_ratio(capsys):
+    assert main(["bench", "--op", "swiglu", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["ceilings"]["copy_bytes_per_s"] > 0
+    for result in document["results"]:
+        assert result["op"] == "swiglu"
+        assert result["num_bytes"] > 0
+        assert result["ratio"] == pytest.approx(result["floor_us"] / result["median_us"])
+
+
+def test_list_names_the_serving_backend(capsys):
+    assert main(["list", "--op", "hc_sinkhorn"]) == 0
+    assert capsys.readouterr().out.startswith("hc_sinkhorn                scalar")
+
+
+def test_wrong_use_has_its_own_exit_codes(capsys):
+    assert main(["check", "--op", "nope"]) == 2
+    assert "unknown op: nope" in capsys.readouterr().err
+    if not torch.cuda.is_available():
+        assert main(["check", "--device", "cuda"]) == 3
+        assert "device `cuda` cannot be used" in capsys.readouterr().err
+
+
+def test_import_loads_no_accelerator_library():
+    code = "import sys, di_kernels; print({'triton', 'tilelang', 'deep_gemm'} & set(sys.modules))"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert loaded.stdout.strip() == "set()"
