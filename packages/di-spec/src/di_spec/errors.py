@@ -1,6 +1,7 @@
 """Errors of di_spec. One base class, so that a caller can catch everything of this package."""
 
 __all__ = [
+    "CalibrationError",
     "InvalidProposalError",
     "InvalidSamplingError",
     "LatencyTableError",
@@ -11,6 +12,10 @@ __all__ = [
 
 class SpecError(Exception):
     """Base class of every error that di_spec raises on purpose."""
+
+
+class CalibrationError(SpecError, ValueError):
+    """A saved calibration is unreadable or was fitted for something else."""
 
 
 class InvalidSamplingError(SpecError, ValueError):

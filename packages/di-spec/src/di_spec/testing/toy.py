@@ -51,8 +51,10 @@ class ToyModel:
         return np.asarray(row - row.max() - np.log(np.exp(row - row.max()).sum()))
 
     def drafter(self, kind: str) -> DraftLaw:
-        """A draft law: `same`, `uniform`, `contrary` (likes what the model dislikes), `certain`
-        (always token 0), `disjoint` (only the least likely token), `half` (a mixture).
+        """A draft law by name.
+
+        `same`, `uniform`, `contrary` (likes what the model dislikes), `certain` (always token 0),
+        `disjoint` (only the least likely token) or `half` (between model and uniform).
         """
 
         def law(prefix: Sequence[int]) -> NDArray[np.float64]:

@@ -1,5 +1,6 @@
 """`di_spec` on torch tensors. The only part of the package that imports torch."""
 
+from di_spec.torch.budget import split_budget, survival
 from di_spec.torch.noise import counter_bits, gumbel, row_bits
 from di_spec.torch.sample import (
     Processed,
@@ -22,6 +23,8 @@ __all__ = [
     "process",
     "row_bits",
     "sample",
+    "split_budget",
+    "survival",
     "token_logprobs",
     "top_logprobs",
     "verify",
