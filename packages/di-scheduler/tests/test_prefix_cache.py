@@ -125,6 +125,19 @@ def test_turn_continues_from_the_ring_saved_while_decoding():
     assert run(engine, "turn2", [*history, 5, 6]) == 62 - 56
 
 
+def test_snapshot_of_a_chunk_that_never_counted_is_dropped():
+    engine = make_engine(overlapped=True, **SNAPSHOTS)
+    engine.add(Request("r", PROMPT[:45]))
+    engine.step()
+    engine.step()
+    plan = engine.step()
+    assert plan.saves.positions.tolist() == [40]
+    engine.scheduler.abort("r")
+    engine.run()
+    engine.scheduler._core.pool.forget_cached()
+    assert engine.scheduler.stats().snapshots_cached == 0
+
+
 def test_second_comer_makes_the_branch_point_restorable():
     engine = make_engine(**SNAPSHOTS)
     system = PROMPT[:48]

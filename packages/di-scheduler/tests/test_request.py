@@ -89,5 +89,7 @@ def test_id_in_use_is_refused_and_free_again_after_the_end():
     with pytest.raises(DuplicateRequestError, match="'r' is already in progress"):
         scheduler.add(Request("r", [2]))
     assert scheduler.abort("r") == 1
-    scheduler.add(Request("r", [2]))
+    with pytest.raises(DuplicateRequestError, match="the end of request 'r' is not delivered"):
+        scheduler.add(Request("r", [2]))
     assert [view.finish_reason for view in scheduler.flush()] == ["abort"]
+    scheduler.add(Request("r", [2]))

@@ -227,13 +227,18 @@ class Accountant:
         """Makes blocks findable whose every position is committed."""
         if not self._config.prefix_cache:
             return
-        core, table, size = self._core, self._core.table, self._config.block_size
+        pool, table, size = self._core.pool, self._core.table, self._config.block_size
         num_full = table.num_computed[slots] // size
         due = num_full > table.num_registered[slots]
-        for slot, count in zip(slots[due].tolist(), num_full[due].tolist(), strict=True):
+        if not due.any():
+            return
+        slots, num_full = slots[due], num_full[due]
+        firsts = table.num_registered[slots].tolist()
+        for slot, first, count in zip(slots.tolist(), firsts, num_full.tolist(), strict=True):
             record = table.record(slot)
             hashes = record.block_hashes
             extend_chain(hashes, record.chain_root, table.token_ids[slot, : count * size], size)
-            for index in range(int(table.num_registered[slot]), count):
-                core.pool.register(int(table.blocks[slot, index]), hashes[index])
-            table.num_registered[slot] = count
+            block_ids = table.blocks[slot, first:count].tolist()
+            for block_id, block_hash in zip(block_ids, hashes[first:count], strict=True):
+                pool.register(block_id, block_hash)
+        table.num_registered[slots] = num_full

@@ -85,6 +85,7 @@ class Admission:
         if match.snapshot is None:
             return record, -1
         core.counters.snapshot_restores += 1
+        record.snapshots.append(match.snapshot)
         return record, core.snapshots.pin(match.snapshot)
 
     def _admissible_head(self) -> Record | None:
@@ -161,6 +162,7 @@ class Admission:
         table.window_start[slot] = match.start if has_window_gap else 0
         record.num_cached_tokens = min(match.start, record.prompt_len)
         record.checkpoints = self._checkpoints(record, match)
+        record.branch_point = match.hit_len
 
     def _checkpoints(self, record: Record, match: PrefixMatch) -> list[int]:
         """Returns the positions where a chunk must end so that the rings can be saved there.

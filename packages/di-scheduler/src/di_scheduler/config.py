@@ -53,7 +53,9 @@ class SchedulerConfig:
             `approximate` recomputes `window_size` tokens (technical report 3.2.2).
         num_snapshot_slots: Saved window rings that can be kept; 0 turns them off.
         ring_slack: Tokens that may be written past a block boundary before the ring loses part
-            of the window that ends at the boundary (ring length minus window length).
+            of the window that ends at the boundary (ring length minus window length). A decoding
+            request is saved at every boundary if this is at least `num_draft_tokens + 1` in the
+            synchronous loop and twice that in the overlapped one.
         snapshot_min_gain: A boundary is worth a snapshot and its chunk end if restoring it saves
             at least this many tokens of replay.
     """

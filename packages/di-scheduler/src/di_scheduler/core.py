@@ -110,6 +110,10 @@ class Core:
     def release(self, slot: int) -> None:
         """Frees blocks and slot at once."""
         table = self.table
+        for block_hash in table.record(slot).snapshots:
+            # Saved while the block before it was in flight, and that step never counted.
+            if self.pool.find(block_hash) is None:
+                self.snapshots.drop(block_hash)
         self.pool.release(table.blocks[slot, : table.num_blocks[slot]])
         table.vacate(slot)
 

@@ -98,7 +98,8 @@ class Record:
     checkpoints: list[int] = field(default_factory=list)
     num_cached_tokens: int = 0
     num_preemptions: int = 0
-    rolling_snapshot: bytes | None = None
+    branch_point: int = -1
+    snapshots: list[bytes] = field(default_factory=list)
     is_looked_up: bool = False
     external: ExternalHit | None = None
 

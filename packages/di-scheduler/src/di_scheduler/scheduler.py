@@ -58,7 +58,8 @@ class Scheduler:
 
         Raises:
             InvalidRequestError: A field is wrong by itself.
-            DuplicateRequestError: An unfinished request has the same id.
+            DuplicateRequestError: A request of the same id is unfinished, or its last update is
+                not delivered yet.
             CapacityError: The request can never fit the configuration.
         """
         token_ids = checked_prompt(request, self.config)
@@ -67,6 +68,11 @@ class Scheduler:
             raise DuplicateRequestError(
                 f"request {request.request_id!r} is already in progress; choose another "
                 f"`request_id` or abort the first one"
+            )
+        if any(view.request_id == request.request_id for view in core.terminal):
+            raise DuplicateRequestError(
+                f"the end of request {request.request_id!r} is not delivered yet; take the next "
+                f"update first or choose another `request_id`"
             )
         prompt_len = len(token_ids) - len(request.output_ids)
         len_limit = config.max_model_len

@@ -11,8 +11,9 @@ class SnapshotPolicy:
     """Chooses the rings to save before a step's forward.
 
     A chunk that starts at a checkpoint saves there. A decoding request saves at the last boundary
-    it crossed while the ring still holds the window that ends there; it keeps one such snapshot,
-    the newest, because a conversation continues from its end.
+    it crossed while the ring still holds the window that ends there. A conversation continues from
+    its end: once a deeper snapshot exists, the ones before it on the same chain are evicted first,
+    unless others have used them.
 
     Args:
         core: The scheduler's state.
@@ -49,7 +50,7 @@ class SnapshotPolicy:
             if record.checkpoints and record.checkpoints[0] == start:
                 record.checkpoints.pop(0)
                 # The chunk before may be in flight; its block is findable once it is committed.
-                self._save(record, start, found)
+                self._save(record, start, found, is_branch=start == record.branch_point)
 
     def _while_decoding(
         self, slots: Int64Array, starts: Int64Array, found: list[tuple[int, int, int]]
@@ -63,20 +64,23 @@ class SnapshotPolicy:
         for slot, boundary in zip(slots[due].tolist(), boundaries[due].tolist(), strict=True):
             record = table.record(slot)
             block_hash = record.block_hashes[boundary // config.block_size - 1]
-            previous = record.rolling_snapshot
-            if core.pool.find(block_hash) is not None and self._save(record, boundary, found):
-                if previous is not None:
-                    core.snapshots.age(previous)
-                record.rolling_snapshot = block_hash
+            if core.pool.find(block_hash) is not None:
+                self._save(record, boundary, found)
 
-    def _save(self, record: Record, boundary: int, found: list[tuple[int, int, int]]) -> bool:
+    def _save(
+        self,
+        record: Record,
+        boundary: int,
+        found: list[tuple[int, int, int]],
+        is_branch: bool = False,
+    ) -> None:
         core = self._core
         core.table.saved_boundary[record.slot] = boundary
         block_hash = record.block_hashes[boundary // core.config.block_size - 1]
         if block_hash in core.snapshots:
-            return False
-        snapshot_id = core.snapshots.take(block_hash)
-        if snapshot_id is None:
-            return False
-        found.append((record.slot, boundary, snapshot_id))
-        return True
+            return
+        core.snapshots.supersede(record.snapshots)
+        snapshot_id = core.snapshots.take(block_hash, is_branch)
+        if snapshot_id is not None:
+            record.snapshots.append(block_hash)
+            found.append((record.slot, boundary, snapshot_id))

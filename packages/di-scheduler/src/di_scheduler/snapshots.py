@@ -20,6 +20,7 @@ class SnapshotPool:
         # Insertion order is age: the front is evicted first.
         self._slot_of: OrderedDict[bytes, int] = OrderedDict()
         self._pinned: set[bytes] = set()
+        self._uses: dict[bytes, int] = {}
 
     @property
     def num_free(self) -> int:
@@ -42,6 +43,7 @@ class SnapshotPool:
     def pin(self, block_hash: bytes) -> int:
         """Returns the slot of a snapshot and keeps it until `unpin_all`."""
         self._pinned.add(block_hash)
+        self._uses[block_hash] += 1
         self._slot_of.move_to_end(block_hash)
         return self._slot_of[block_hash]
 
@@ -49,8 +51,13 @@ class SnapshotPool:
         """Ends the protection that `pin` and `take` gave for one plan."""
         self._pinned.clear()
 
-    def take(self, block_hash: bytes) -> int | None:
-        """Returns a slot for a new snapshot and pins it; None if every slot is pinned."""
+    def take(self, block_hash: bytes, is_branch: bool = False) -> int | None:
+        """Returns a slot for a new snapshot and pins it; None if every slot is pinned.
+
+        Args:
+            block_hash: Hash of the block that ends where the snapshot is valid.
+            is_branch: Whether more than one request is known to have come this way.
+        """
         if not self._free:
             victim = next((h for h in self._slot_of if h not in self._pinned), None)
             if victim is None:
@@ -58,6 +65,7 @@ class SnapshotPool:
             self.drop(victim)
         slot = self._free.pop()
         self._slot_of[block_hash] = slot
+        self._uses[block_hash] = 2 if is_branch else 0
         self._pinned.add(block_hash)
         return slot
 
@@ -65,6 +73,7 @@ class SnapshotPool:
         """Forgets the snapshot of this hash, if there is one."""
         slot = self._slot_of.pop(block_hash, None)
         if slot is not None:
+            del self._uses[block_hash]
             self._pinned.discard(block_hash)
             self._free.append(slot)
 
@@ -73,10 +82,14 @@ class SnapshotPool:
         for block_hash in [h for h, slot in self._slot_of.items() if slot in slots]:
             self.drop(block_hash)
 
-    def age(self, block_hash: bytes) -> None:
-        """Makes the snapshot of this hash, if there is one, the next to be evicted."""
-        if block_hash in self._slot_of:
-            self._slot_of.move_to_end(block_hash, last=False)
+    def supersede(self, block_hashes: list[bytes]) -> None:
+        """Makes snapshots the next to be evicted: one further down their chain was saved.
+
+        Those that served several requests stay where they are: others branch off there.
+        """
+        for block_hash in block_hashes:
+            if self._uses.get(block_hash, 2) < 2:
+                self._slot_of.move_to_end(block_hash, last=False)
 
     def problems(self) -> list[str]:
         """Returns every violated invariant, in words."""

@@ -2,9 +2,10 @@
 
 Sessions of one group share a system prompt; each turn appends a tool result or a question to
 everything before it. Tokens are random; the model is a random number generator; sizes are those of
-DeepSeek-V4.1-Flash (128-token blocks and windows, 40 layers with windows).
+DeepSeek-V4.1-Flash (128-token blocks and windows, 40 layers with windows). The loop is overlapped.
 """
 
+from collections import deque
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
@@ -83,6 +84,7 @@ def run_trace(
     rng = np.random.default_rng(seed)
     scheduler = Scheduler(_config(mode))
     systems = [rng.integers(2, VOCAB_SIZE, int(rng.integers(2000, 6000))) for _ in range(groups)]
+    plans: deque[StepPlan] = deque()
     waiting = [_Session(i, i % groups, systems[i % groups], turns) for i in range(sessions)]
     running: dict[str, _Session] = {}
     seen_groups: set[int] = set()
@@ -107,9 +109,13 @@ def run_trace(
             output_len = int(rng.integers(20, 600))
             scheduler.add(Request(name, session.history, max_tokens=output_len))
         plan = scheduler.plan()
-        assert plan is not None, "a request runs, yet nothing was planned"
-        prefill_steps += bool(plan.is_prompt.any())
-        for view in scheduler.commit(plan, _outcome(plan)):
+        if plan is not None:
+            plans.append(plan)
+            prefill_steps += bool(plan.is_prompt.any())
+        if plan is not None and len(plans) == 1:
+            continue  # overlapped: the first step is committed after the second is planned
+        oldest = plans.popleft()
+        for view in scheduler.commit(oldest, _outcome(oldest)):
             session = running[view.request_id]
             session.history = np.concatenate((session.history, view.token_ids))
             if view.finished:
@@ -143,10 +149,10 @@ def _config(mode: str) -> SchedulerConfig:
         num_draft_tokens=NUM_DRAFTS,
         prefix_cache=mode != "no cache",
         num_window_layers=40,
-        ring_slack=NUM_DRAFTS + 1,
+        ring_slack=2 * (NUM_DRAFTS + 1),
         replay="approximate" if mode == "approximate replay" else "exact",
     )
-    return replace(config, num_snapshot_slots=400) if mode == "snapshots" else config
+    return replace(config, num_snapshot_slots=48) if mode == "snapshots" else config
 
 
 def _outcome(plan: StepPlan) -> StepOutcome:
