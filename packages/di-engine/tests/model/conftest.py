@@ -12,6 +12,7 @@ from di_engine.checkpoint import expected_tensors
 from di_engine.config import ModelConfig
 from di_engine.config.engram_primes import engram_primes
 from di_engine.model import Backbone, Numerics, RequestRows, StepBatch
+from di_kernels import ops
 
 VOCAB = 96
 ENGRAM = {"num_layers": 2, "max_ngram_size": 3, "start": 41, "n_heads": 2}
@@ -83,10 +84,21 @@ TEXT_CONFIG = {
 }
 
 
-def make_config(**changes) -> ModelConfig:
-    """The small model's configuration, unquantised, with some keys of `text_config` replaced."""
+QUANTIZATION = {
+    "quant_method": "fp8",
+    "activation_scheme": "dynamic",
+    "weight_block_size": [32, 32],
+    "scale_fmt": "ue8m0",
+    "expert_dtype": "fp4",
+}
+
+
+def make_config(is_quantized=False, **changes) -> ModelConfig:
+    """The small model's configuration with some keys of `text_config` replaced."""
+    quantization = {"quantization_config": QUANTIZATION} if is_quantized else {}
     return ModelConfig.from_dict(
-        {
+        quantization
+        | {
             "architectures": ["DeepseekV41ForCausalLM"],
             "model_type": "deepseek_v41",
             "dtype": "bfloat16",
@@ -106,6 +118,8 @@ class RandomSource:
         generator = torch.Generator().manual_seed(seed)
         self.tensors = {}
         for name, spec in expected_tensors(config, ("text",)).items():
+            if spec.dtypes[0] == "F8_E8M0":
+                continue  # comes with its weight
             noise = torch.randn(spec.shape, generator=generator)
             if name.endswith("norm.weight") or name.endswith(("hc_attn_scale", "hc_ffn_scale")):
                 value = 1 + 0.1 * noise
@@ -115,8 +129,27 @@ class RandomSource:
                 value = noise * spec.shape[1] ** -0.5
             else:
                 value = noise
-            is_float32 = spec.dtypes[0] == "F32"
-            self.tensors[name] = value if is_float32 else value.bfloat16()
+            self._store(name, value, spec.dtypes[0], generator)
+
+    def _store(self, name, value, dtype, generator) -> None:
+        if dtype == "F32":
+            self.tensors[name] = value
+        elif dtype == "BF16":
+            self.tensors[name] = value.bfloat16()
+        else:
+            if dtype == "I8":
+                columns = 2 * value.shape[1]
+                noise = torch.randn(value.shape[0], columns, generator=generator)
+                weight = ops.mxfp4_weight_quantize(noise * columns**-0.5)
+                data, scale = weight.data.view(torch.int8), weight.scale
+            elif ".engram.embed" in name:
+                data, scale = ops.mxfp8_quantize(value)
+            else:
+                weight = ops.mxfp8_weight_quantize(value)
+                data, scale = weight.data, weight.scale
+            self.tensors[name] = data
+            scale_name = name.removesuffix("weight") + "scale"
+            self.tensors[scale_name] = scale.view(torch.float8_e8m0fnu)
 
     def get(self, name: str) -> torch.Tensor:
         return self.tensors[name].clone()
@@ -180,10 +213,11 @@ class Runner:
         return torch.cat([self.step((0, token_ids, length))[0] for length in lengths])
 
 
-def load(config: ModelConfig, numerics: Numerics, seed: int = 0) -> Backbone:
+def load(config: ModelConfig, numerics: Numerics, seed: int = 0, **options) -> Backbone:
     """A backbone with random weights."""
     token_map = np.arange(VOCAB) if config.engram_layer_ids else None
-    return Backbone.load(config, RandomSource(config, seed), numerics, token_map=token_map)
+    source = RandomSource(config, seed)
+    return Backbone.load(config, source, numerics, token_map=token_map, **options)
 
 
 def tokens(seed: int, length: int) -> list[int]:
@@ -218,4 +252,5 @@ NUMERICS = {
 @pytest.fixture(scope="session", params=NUMERICS)
 def backbone(request) -> Backbone:
     """The small model in deterministic mode, in each arithmetic and cache format."""
-    return load(make_config(), NUMERICS[request.param])
+    numerics = NUMERICS[request.param]
+    return load(make_config(is_quantized=numerics.is_native), numerics)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from di_engine.cache.layout import CacheLayout
 from di_engine.config import ModelConfig
-from di_kernels import RecordPool
+from di_kernels.ops import RecordFormat, RecordPool
 
 if TYPE_CHECKING:
     from di_engine.model.numerics import Numerics
@@ -135,7 +135,9 @@ class Cache:
         return self._compressor_states[source]
 
 
-def _formats(layout: CacheLayout, numerics: Numerics) -> tuple[str, str, str]:
+def _formats(
+    layout: CacheLayout, numerics: Numerics
+) -> tuple[RecordFormat, RecordFormat, RecordFormat]:
     """Record formats of window keys, compressed entries and index keys."""
     if not numerics.is_packed:
         return "plain", "plain", "plain"
@@ -143,9 +145,9 @@ def _formats(layout: CacheLayout, numerics: Numerics) -> tuple[str, str, str]:
 
 
 def _section_pool(
-    blocks: Tensor, format: str, head_dim: int, count: int, offset: int
+    blocks: Tensor, record_format: RecordFormat, head_dim: int, count: int, offset: int
 ) -> RecordPool:
-    if format == "plain":
+    if record_format == "plain":
         entries = blocks[:, offset : offset + count * head_dim].unflatten(1, (count, head_dim))
-        return RecordPool(entries, format, head_dim, count)
-    return RecordPool(blocks, format, head_dim, count, offset)
+        return RecordPool(entries, record_format, head_dim, count)
+    return RecordPool(blocks, record_format, head_dim, count, offset)

@@ -81,7 +81,7 @@ class Attention:
         if self.indexer is not None:
             self.indexer(x, q_latent, step)
         window, window_slots = self._window(kv, step)
-        selected = step.cache.entries(self.source) if self.ratio else None
+        selected = None if self.source is None else step.cache.entries(self.source)
         out = ops.sparse_attention(
             q,
             window,

@@ -65,6 +65,7 @@ class Backbone:
         device: torch.device | str = "cpu",
         *,
         token_map: NDArray[np.int64] | None = None,
+        keep_packed: bool | None = None,
     ) -> Backbone:
         """Takes the weights of the text model from `source`.
 
@@ -78,12 +79,14 @@ class Backbone:
             device: Where the model runs.
             token_map: Compressed id of each token id (`build_token_map`), shape [vocab_size];
                 required by models with Engram layers.
+            keep_packed: Whether quantised matrices stay in the checkpoint's formats; None expands
+                them on a CPU only.
 
         Raises:
             CheckpointError: A tensor is missing.
             ConfigError: The token map is missing or belongs to another tokenizer.
         """
-        return Backbone(config, WeightReader(source, numerics, device), token_map)
+        return Backbone(config, WeightReader(source, numerics, device, keep_packed), token_map)
 
     @torch.inference_mode()
     def forward(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from di_engine.config import ModelConfig
-from di_engine.model.step import EntryPlan, Step
+from di_engine.model.step import PoolingPlan, Step
 from di_engine.model.weights import WeightReader
 from di_kernels import ops
 
@@ -42,10 +42,12 @@ class Compressor:
     def __call__(self, x: Tensor, step: Step) -> None:
         """Compresses the layer input x, shape [T, H], into the global cache."""
         plan = step.entries[self.ratio]
-        pooled = self.project(x) if plan.groups is None else self._pool(x, plan, step)
-        if pooled.shape[0] == 0:
+        projected = self.project(x)
+        if plan.pooling is not None:
+            projected = self._pool(projected, plan.pooling, step, x.dtype)
+        if projected.shape[0] == 0:
             return
-        latent = ops.rms_norm(pooled, self.norm, self.norm_eps)
+        latent = ops.rms_norm(projected, self.norm, self.norm_eps)
         entry = ops.apply_rope(latent, plan.rotation)
         ops.write_records(step.cache.entries(self.layer), plan.slots, entry)
 
@@ -57,12 +59,13 @@ class Compressor:
             step.tap(f"layers.{self.layer}.compress_kv", entry)
             step.tap(f"layers.{self.layer}.index_k", index_key)
 
-    def _pool(self, x: Tensor, plan: EntryPlan, step: Step) -> Tensor:
+    def _pool(
+        self, new_rows: Tensor, plan: PoolingPlan, step: Step, out_dtype: torch.dtype
+    ) -> Tensor:
         """Pools the groups that this step completes, shape [G, head_dim]; keeps the open ones."""
         state = step.cache.compressor_state(self.layer)
-        new_rows = self.project(x)
         members = torch.cat([ops.read_records(state, plan.history_slots, new_rows.dtype), new_rows])
         # Every row is kept, not only those of the open group: rows may be taken back later.
         ops.write_records(state, plan.store_slots, new_rows)
         values, gates = members.split(self.head_dim, dim=-1)
-        return ops.compress_pool(values, gates, plan.groups, out_dtype=x.dtype)
+        return ops.compress_pool(values, gates, plan.groups, out_dtype=out_dtype)

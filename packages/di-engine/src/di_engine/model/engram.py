@@ -87,6 +87,7 @@ class Engram:
     def __call__(self, streams: Tensor, step: Step) -> Tensor:
         """Adds to streams of shape [T, C, H]; rows without a lookup come back unchanged."""
         num_rows, num_copies, hidden = streams.shape
+        assert step.engram_rows is not None, "a model with Engram hashes its rows"
         rows = step.engram_rows[:, self.index]
         projected = self.wkv(ops.engram_lookup(self.table, rows, self.dtype))
         keys, value = projected.split([num_copies * hidden, hidden], dim=-1)

@@ -28,7 +28,9 @@ class Indexer:
         prefix = f"layers.{layer}.attn.indexer"
         self.layer = layer
         self.ratio = config.ratio(layer)
-        self.source = config.kv_source(layer)
+        source = config.kv_source(layer)
+        assert source is not None, "an index source reads the keys of a KV source"
+        self.source = source
         self.is_candidate_source = config.is_candidate_source(layer)
         self.uses_candidates = config.uses_candidates(layer)
         self.num_heads = config.index_n_heads
@@ -71,7 +73,7 @@ class Indexer:
             q = ops.mxfp4_fake_quantize(q)
         head_weights = self.head_weights(x)
         if self.uses_candidates and step.candidate_blocks is not None:
-            return self._select_in_candidates(q, head_weights, plan, step)
+            return self._select_in_candidates(q, head_weights, plan, step, step.candidate_blocks)
 
         scores = ops.index_scores(
             q,
@@ -94,9 +96,8 @@ class Indexer:
         return ops.select_topk(scores, plan.num_visible, self.topk)
 
     def _select_in_candidates(
-        self, q: Tensor, head_weights: Tensor, plan: EntryPlan, step: Step
+        self, q: Tensor, head_weights: Tensor, plan: EntryPlan, step: Step, blocks: Tensor
     ) -> Tensor:
-        blocks = step.candidate_blocks
         scores = ops.candidate_scores(
             q,
             head_weights,

@@ -43,6 +43,23 @@ class WindowPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolingPlan:
+    """Groups of several tokens, some of which came in earlier steps.
+
+    Attributes:
+        groups: Members of each completed group, rows of [state history | this step], shape
+            [G, ratio].
+        history_slots: State slots of the `ratio - 1` tokens before each request's first row, shape
+            [R * (ratio - 1)].
+        store_slots: State slot of each row, -1 for rows not kept, shape [T].
+    """
+
+    groups: Tensor
+    history_slots: Tensor
+    store_slots: Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class EntryPlan:
     """Compressed entries of one ratio: which this step completes, which each row sees.
 
@@ -52,23 +69,17 @@ class EntryPlan:
         ratio: Tokens per entry.
         num_visible: Entries visible to each row, its own group included, shape [T].
         max_visible: Upper bound of `num_visible`.
-        rows: Rows whose token completes a group, shape [G]; None when every row does.
         slots: Slot of each completed entry, -1 for entries that must not be written, shape [G].
         rotation: Rotation of each completed entry: the position of its group's first token.
-        groups: Members of each group, rows of [state history | this step], shape [G, ratio].
-        history_slots: State slots of the `ratio - 1` tokens before each request's first row.
-        store_slots: State slot of each row, -1 for rows not kept, shape [T].
+        pooling: How rows become groups; None when every row is a group of its own.
     """
 
     ratio: int
     num_visible: Tensor
     max_visible: int
-    rows: Tensor | None
     slots: Tensor
     rotation: RopeRotation
-    groups: Tensor | None
-    history_slots: Tensor | None
-    store_slots: Tensor | None
+    pooling: PoolingPlan | None
 
 
 class Rotations(NamedTuple):
@@ -189,35 +200,34 @@ class StepPlanner:
             (last // ratio)[:, None], batch.block_tables, request, entries_per_block
         ).squeeze(1)
         is_new = last >= batch.write_floors[request]
-        groups = history_slots = store_slots = None
+        pooling = None
         if closing is not None:
-            groups = self._group_members(batch, rows, closing, ratio)
-            state_rows = cache.layout.state_rows
-            state_start = batch.state_slots * state_rows
-            before = torch.arange(1 - ratio, 0, device=positions.device)
-            # Members before the start of a request belong to no group: any slot serves.
-            history = (rows.first_position[:, None] + before) % state_rows
-            history_slots = (state_start[:, None] + history).flatten()
-            store_slots = rows.tail_slots(state_start, state_rows)
+            pooling = self._plan_pooling(batch, rows, closing, ratio, cache.layout.state_rows)
         return EntryPlan(
             ratio=ratio,
             num_visible=num_visible,
             max_visible=batch.max_context_len // ratio,
-            rows=closing,
             slots=torch.where(is_new, slots, -1),
             rotation=self._rotation(last + 1 - ratio, self.compressed_frequencies),
-            groups=groups,
-            history_slots=history_slots,
-            store_slots=store_slots,
+            pooling=pooling,
         )
 
     @staticmethod
-    def _group_members(batch: StepBatch, rows: _RowIndex, closing: Tensor, ratio: int) -> Tensor:
+    def _plan_pooling(
+        batch: StepBatch, rows: _RowIndex, closing: Tensor, ratio: int, state_rows: int
+    ) -> PoolingPlan:
+        state_start = batch.state_slots * state_rows
         back = torch.arange(1 - ratio, 1, device=closing.device)
+        # Members before the start of a request belong to no group: any slot serves.
+        history = (rows.first_position[:, None] + back[:-1]) % state_rows
         relative = rows.offset[closing][:, None] + back
         in_history = rows.request[closing][:, None] * (ratio - 1) + relative + (ratio - 1)
         in_step = batch.num_requests * (ratio - 1) + closing[:, None] + back
-        return torch.where(relative < 0, in_history, in_step)
+        return PoolingPlan(
+            groups=torch.where(relative < 0, in_history, in_step),
+            history_slots=(state_start[:, None] + history).flatten(),
+            store_slots=rows.tail_slots(state_start, state_rows),
+        )
 
 
 @dataclass(frozen=True, slots=True)

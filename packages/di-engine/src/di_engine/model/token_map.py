@@ -53,8 +53,8 @@ def check_token_map(token_map: NDArray[np.int64], config: ModelConfig) -> None:
     expected = config.engram_compressed_vocab_size
     if distinct != expected or bound != expected or int(token_map.min()) < 0:
         raise ConfigError(
-            f"the tokenizer gives {distinct} compressed ids (largest {bound - 1}), the model was "
-            f"built for `engram_compressed_vocab_size` = {expected}: use the tokenizer of the checkpoint"
+            f"the tokenizer gives {distinct} compressed ids (largest {bound - 1}), the model needs "
+            f"`engram_compressed_vocab_size` = {expected}: use the tokenizer of the checkpoint"
         )
 
 

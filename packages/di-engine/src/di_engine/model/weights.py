@@ -1,7 +1,8 @@
 """Takes weights from a checkpoint, one by one, in the form the layers compute with.
 
 Memory: quantised matrices are expanded once to the compute dtype on a CPU, where unpacking in every
-product would cost more than the product. On other devices they stay in the checkpoint's formats.
+product would cost more than the product: 2 (native), 4 (float32) or 8 (float64) bytes per
+parameter. On other devices, or when asked, they stay in the checkpoint's formats.
 Engram tables always stay as stored, since a step reads a few rows only; the embedding too.
 """
 
@@ -15,8 +16,10 @@ from di_engine.errors import CheckpointError
 from di_engine.model.numerics import Numerics
 from di_kernels import MXFP4Weight, MXFP8Weight, ops
 from di_kernels.ops import EngramTable
+from di_kernels.weights import MXFP8_TILE
 
 Weight = Tensor | MXFP8Weight | MXFP4Weight
+ExpertWeight = Tensor | MXFP4Weight
 
 
 class Linear:
@@ -62,6 +65,8 @@ class WeightReader:
         source: Where tensors come from.
         numerics: Arithmetic of the model.
         device: Where the model runs.
+        keep_packed: Whether quantised matrices stay in the checkpoint's formats; None leaves it to
+            the device.
     """
 
     def __init__(
@@ -69,12 +74,13 @@ class WeightReader:
         source: TensorSource,
         numerics: Numerics,
         device: torch.device | str,
+        keep_packed: bool | None = None,
     ) -> None:
         self.numerics = numerics
         self.device = torch.device(device)
         self._source = source
         self._names = frozenset(source.names())
-        self._expands = self.device.type == "cpu"
+        self._keeps_packed = self.device.type != "cpu" if keep_packed is None else keep_packed
 
     def tensor(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
         """An unquantised tensor, in `dtype` or as stored."""
@@ -98,7 +104,7 @@ class WeightReader:
                 "some have a `.scale` and some do not"
             )
         return Linear(
-            _stack_rows(parts),
+            _stack_rows(parts, self.numerics.compute_dtype),
             quantize_input=self.numerics.is_native and quantized[0],
             batch_invariant=self.numerics.deterministic,
         )
@@ -129,18 +135,35 @@ class WeightReader:
             return weight
         return weight.dequantize(self.numerics.compute_dtype)
 
-    def experts(self, prefix: str, num_experts: int) -> tuple[Weight, Weight]:
+    def experts(self, prefix: str, num_experts: int) -> tuple[ExpertWeight, ExpertWeight]:
         """Routed experts ``{prefix}.{e}.w1|w2|w3``.
 
         Returns:
             Gate rows then up rows, shape [E, 2I, H], and the down matrices, shape [E, H, I].
         """
-        gate_up, down = [], []
-        for expert in range(num_experts):
-            name = f"{prefix}.{expert}"
-            gate_up.append(_stack_rows([self.matrix(f"{name}.w1"), self.matrix(f"{name}.w3")]))
-            down.append(self.matrix(f"{name}.w2"))
-        return _stack(gate_up), _stack(down)
+        names = [f"{prefix}.{expert}" for expert in range(num_experts)]
+        gates = self._stacked_experts([f"{name}.w1" for name in names])
+        ups = self._stacked_experts([f"{name}.w3" for name in names])
+        downs = self._stacked_experts([f"{name}.w2" for name in names])
+        if isinstance(gates, Tensor) and isinstance(ups, Tensor):
+            return torch.cat([gates, ups], dim=1), downs
+        if isinstance(gates, MXFP4Weight) and isinstance(ups, MXFP4Weight):
+            data = torch.cat([gates.data, ups.data], dim=1)
+            return MXFP4Weight(data, torch.cat([gates.scale, ups.scale], dim=1)), downs
+        raise CheckpointError(f"`{prefix}.*`: `w1` and `w3` must have the same format")
+
+    def _stacked_experts(self, names: list[str]) -> ExpertWeight:
+        parts = [self.matrix(name) for name in names]
+        dense = [part for part in parts if isinstance(part, Tensor)]
+        if len(dense) == len(parts):
+            return torch.stack(dense)
+        packed = [part for part in parts if isinstance(part, MXFP4Weight)]
+        if len(packed) < len(parts):
+            raise CheckpointError(f"`{names[0]}` and the others must all be MXFP4 or none")
+        return MXFP4Weight(
+            torch.stack([part.data for part in packed]),
+            torch.stack([part.scale for part in packed]),
+        )
 
     def engram_table(self, name: str) -> Tensor | EngramTable:
         """Embedding rows of an Engram layer, as stored."""
@@ -157,9 +180,9 @@ class WeightReader:
         return f"{name}.scale" in self._names
 
     def _place(self, weight: MXFP8Weight | MXFP4Weight) -> Weight:
-        if self._expands:
-            return weight.dequantize(self.numerics.compute_dtype)
-        return weight.to(self.device)
+        if self._keeps_packed:
+            return weight.to(self.device)
+        return weight.dequantize(self.numerics.compute_dtype).to(self.device)
 
     def _get(self, name: str) -> Tensor:
         if name not in self._names:
@@ -167,19 +190,14 @@ class WeightReader:
         return self._source.get(name)
 
 
-def _stack_rows(parts: list[Weight]) -> Weight:
+def _stack_rows(parts: list[Weight], dtype: torch.dtype) -> Weight:
+    """One matrix with the rows of all parts; packed when whole tiles can be stacked."""
     if len(parts) == 1:
         return parts[0]
-    if all(isinstance(part, Tensor) for part in parts):
-        return torch.cat(parts)
-    return type(parts[0])(
-        torch.cat([part.data for part in parts]), torch.cat([part.scale for part in parts])
-    )
-
-
-def _stack(parts: list[Weight]) -> Weight:
-    if all(isinstance(part, Tensor) for part in parts):
-        return torch.stack(parts)
-    return type(parts[0])(
-        torch.stack([part.data for part in parts]), torch.stack([part.scale for part in parts])
+    packed = [part for part in parts if isinstance(part, MXFP8Weight)]
+    if len(packed) == len(parts) and not any(part.shape[0] % MXFP8_TILE for part in packed[:-1]):
+        data = torch.cat([part.data for part in packed])
+        return MXFP8Weight(data, torch.cat([part.scale for part in packed]))
+    return torch.cat(
+        [part if isinstance(part, Tensor) else part.dequantize(dtype) for part in parts]
     )
