@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from hatch.env.collectors.plugin.interface import EnvironmentCollectorInterface
 
 DEMO = "demo"
@@ -47,7 +48,7 @@ class RepositoryEnvironments(EnvironmentCollectorInterface):
         if command not in {"run", "shell", "create"}:
             return
         selected = selected_environment(context)
-        if command == "run" and selected == "default" and run_arguments(context)[:1] == [DEMO]:
+        if is_literal_demo(context):
             raise SystemExit(self.run_demo(config))
         if needs_cargo(selected, config) and shutil.which("cargo") is None:
             raise MissingCargoError(selected)
@@ -77,6 +78,16 @@ class MissingCargoError(click.ClickException):
             f"environment `{environment}` builds packages/deepseek-recipe, and `cargo` is not on "
             "PATH: install Rust (https://rustup.rs), or use `hatch run demo`, which needs none"
         )
+
+
+def is_literal_demo(context: click.Context) -> bool:
+    """Tells whether the command is `hatch run demo ...`, with no environment named in any way."""
+    return (
+        context.info_name == "run"
+        and run_arguments(context)[:1] == [DEMO]
+        and selected_environment(context) == "default"
+        and context.find_root().get_parameter_source("env_name") in {None, ParameterSource.DEFAULT}
+    )
 
 
 def run_arguments(context: click.Context) -> list[str]:

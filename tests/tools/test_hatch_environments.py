@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 import pytest
+from click.core import ParameterSource
 
 import hatch_environments
 
@@ -22,9 +23,15 @@ class App:
         self.env = env
 
 
-def run_collector(command: str, env: str = "default", **parameters: Any) -> None:
-    """Lets the collector see `hatch --env ENV COMMAND`."""
+def run_collector(
+    command: str,
+    env: str = "default",
+    source: ParameterSource = ParameterSource.DEFAULT,
+    **parameters: Any,
+) -> None:
+    """Lets the collector see `hatch --env ENV COMMAND`, ENV being given in the way of `source`."""
     root = click.Context(click.Command("hatch"), info_name="hatch", obj=App(env))
+    root.set_parameter_source("env_name", source)
     context = click.Context(click.Command(command), parent=root, info_name=command)
     context.params.update(parameters)
     with context.scope():
@@ -65,6 +72,15 @@ def test_the_literal_demo_command_runs_in_the_demo_environment(
     assert call["command"][1:] == ["-m", "hatch", "run", "demo", "--max-tokens", "3"]
     assert call["env"]["HATCH_ENV"] == "demo"
     assert "HATCH_ENV_ACTIVE" not in call["env"]
+
+
+@pytest.mark.parametrize("source", [ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT])
+def test_an_environment_that_was_named_is_kept(
+    monkeypatch: pytest.MonkeyPatch, calls: list[dict[str, Any]], source: ParameterSource
+) -> None:
+    monkeypatch.setattr(hatch_environments.shutil, "which", lambda name: f"/bin/{name}")
+    run_collector("run", source=source, args=("demo",))
+    assert calls == []
 
 
 @pytest.mark.usefixtures("no_cargo")
