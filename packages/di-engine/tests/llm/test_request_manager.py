@@ -26,6 +26,8 @@ def run(
     outputs = [state.output() for state in states]
     assert all(output.finished for output in outputs)
     assert engine.runner.num_requests == 0
+    ends = [delta.request_index for delta in deltas if delta.ends_request]
+    assert sorted(ends) == [i for i, output in enumerate(outputs) if output.outputs]
     for index, output in enumerate(outputs):
         for completion in output.outputs:
             mine = [d for d in deltas if (d.request_index, d.index) == (index, completion.index)]
@@ -248,6 +250,15 @@ def test_preemption_changes_nothing() -> None:
     large = CountingEngine(num_blocks=64, max_tokens_per_step=256)
     assert run(small, requests)[0] == run(large, requests)[0]
     assert len(small.model.batches) > len(large.model.batches)
+
+
+def test_many_requests_in_turn_all_finish() -> None:
+    # vllm-project/vllm#40969: a hang after about six requests with chunked prefill.
+    engine = CountingEngine(num_blocks=8, max_running=2, max_tokens_per_step=48)
+    for number in range(200):
+        prompt = chr(97 + number % 20) * (1 + 37 * number % 150)
+        (output,), _ = run(engine, [(prompt, greedy(max_tokens=1 + number % 3))])
+        assert len(output.outputs[0].token_ids) == 1 + number % 3
 
 
 def test_abort_ends_a_request_with_what_it_has() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -18,7 +17,7 @@ from di_engine.llm.interrupts import deferred_interrupt
 from di_engine.llm.outputs import RequestOutput, StreamDelta
 from di_engine.llm.prompts import Prompt, split_prompts
 from di_engine.llm.request_manager import RequestManager
-from di_engine.llm.request_state import RequestState
+from di_engine.llm.request_state import Inbox, RequestState
 from di_engine.llm.sampling_params import SamplingParams
 
 __all__ = ["LLM", "BatchProgress", "ParamsLike"]
@@ -27,7 +26,7 @@ ParamsLike = SamplingParams | Mapping[str, Any] | None
 """Sampling parameters of one request: an object, a mapping of its fields, or None for defaults."""
 
 BatchProgress = Callable[[int, int, int], None]
-"""Called with (finished requests, all requests, generated tokens) after each step."""
+"""Called with (finished requests, all requests, generated tokens) as results come in."""
 
 
 class LLM:
@@ -117,18 +116,19 @@ class LLM:
             prompts: Text, token ids, a mapping with `prompt` or `prompt_token_ids`, or a batch of
                 such, mixed as you like.
             sampling_params: For all prompts, or one per prompt.
-            progress: Called after each step.
+            progress: Called as results come in.
 
         Raises:
             InvalidRequestError: If the number of parameters differs from that of the prompts.
             KeyboardInterrupt: After every request of this object was ended.
         """
         states, inbox = self._submit(prompts, sampling_params)
-        num_tokens = 0
+        num_tokens = num_finished = 0
         for delta in self._run(states, inbox):
             num_tokens += len(delta.token_ids)
+            num_finished += delta.ends_request
             if progress is not None:
-                progress(sum(state.finished for state in states), len(states), num_tokens)
+                progress(num_finished, len(states), num_tokens)
         return [state.output() for state in states]
 
     def chat(
@@ -147,7 +147,7 @@ class LLM:
             messages: Messages as in OpenAI's Chat Completions, or a list of such conversations.
             sampling_params: For all conversations, or one per conversation.
             options: Thinking, effort and tools; the defaults if None.
-            progress: Called after each step.
+            progress: Called as results come in.
 
         Raises:
             UnsupportedEnvironmentError: If `deepseek-recipe` is not installed.
@@ -213,29 +213,30 @@ class LLM:
 
     def _submit(
         self, prompts: Prompt | Iterable[Prompt], sampling_params: Any
-    ) -> tuple[list[RequestState], deque[StreamDelta]]:
+    ) -> tuple[list[RequestState], Inbox]:
         if self._engine is None:
             raise EngineStoppedError("this `LLM` is closed: make another one")
         members = split_prompts(prompts)
         each = _params_per_prompt(sampling_params, len(members))
         self._interrupted.clear()
-        inbox: deque[StreamDelta] = deque()
+        inbox = Inbox()
         states = []
         for index, (prompt, params) in enumerate(zip(members, each, strict=True)):
             state = self._requests.submit(prompt, params, index)
             state.inbox = inbox
+            inbox.num_unfinished += 1
             if state.error is not None:
-                inbox.append(state.refusal())
+                inbox.put(state.refusal())
             states.append(state)
         return states, inbox
 
-    def _run(self, states: list[RequestState], inbox: deque[StreamDelta]) -> Iterator[StreamDelta]:
+    def _run(self, states: list[RequestState], inbox: Inbox) -> Iterator[StreamDelta]:
         """Steps until every one of `states` has ended; gives out their deltas."""
         try:
             while True:
-                while inbox:
-                    yield inbox.popleft()
-                if all(state.finished for state in states):
+                while inbox.deltas:
+                    yield inbox.deltas.popleft()
+                if inbox.num_unfinished == 0:
                     return
                 self._step()
         except KeyboardInterrupt:
@@ -254,7 +255,7 @@ class LLM:
             deltas = self._requests.step()
         for state, delta in deltas:
             if state.inbox is not None:
-                state.inbox.append(delta)
+                state.inbox.put(delta)
 
 
 def _model_len(config: EngineConfig) -> int:

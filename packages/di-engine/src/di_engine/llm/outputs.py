@@ -154,7 +154,8 @@ class StreamDelta:
         prompt_logprobs: As in `RequestOutput`, on the first delta of a request that asked for it.
         finish_reason: Set on the last delta of the completion, and only there.
         stop_reason: As in `CompletionOutput`.
-        error: Why the request failed, on its last delta.
+        ends_request: Whether this is the last delta of the whole request.
+        error: Why the completion failed, on its last delta.
     """
 
     request_index: int
@@ -166,4 +167,5 @@ class StreamDelta:
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
+    ends_request: bool = False
     error: RequestError | None = None

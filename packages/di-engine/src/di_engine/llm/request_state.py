@@ -20,7 +20,7 @@ from di_engine.llm.sampling_params import SamplingParams, as_ids
 from di_engine.llm.text_stream import Detokenizer, TextStream
 from di_engine.runner.request import PositionLogprobs, RequestEvent
 
-__all__ = ["CompletionState", "RequestState"]
+__all__ = ["CompletionState", "Inbox", "RequestState"]
 
 
 class CompletionState:
@@ -85,6 +85,25 @@ class CompletionState:
         return last if last in as_ids(self._params.stop_token_ids) else None
 
 
+class Inbox:
+    """Deltas of the requests of one caller, in order.
+
+    Attributes:
+        deltas: Not yet read.
+        num_unfinished: Requests whose last delta has not come.
+    """
+
+    def __init__(self) -> None:
+        """Starts empty."""
+        self.deltas: deque[StreamDelta] = deque()
+        self.num_unfinished = 0
+
+    def put(self, delta: StreamDelta) -> None:
+        """Takes the next delta."""
+        self.deltas.append(delta)
+        self.num_unfinished -= delta.ends_request
+
+
 class RequestState:
     """A prompt with all its completions."""
 
@@ -103,7 +122,7 @@ class RequestState:
         self.params = params
         self.metrics = metrics
         self.error: RequestError | None = None
-        self.inbox: deque[StreamDelta] | None = None
+        self.inbox: Inbox | None = None
         """Where deltas of this request go; set by whoever reads them."""
         self._prompt = prompt
         self._prompt_logprobs: list[TokenLogprobs | None] | None = None
@@ -179,6 +198,7 @@ class RequestState:
             prompt_logprobs=prompt_logprobs,
             finish_reason=completion.output.finish_reason,
             stop_reason=completion.output.stop_reason,
+            ends_request=completion.output.finished and self.finished,
             error=error,
         )
 
@@ -191,6 +211,7 @@ class RequestState:
             text="",
             token_ids=[],
             finish_reason="error",
+            ends_request=True,
             error=self.error,
         )
 
