@@ -189,6 +189,7 @@ class Accountant:
             if reason is not None:
                 break
         record.token_ids = np.concatenate((record.token_ids, np.array(kept, np.int32)))
+        core.waiting.grew(len(kept))
         core.counters.output_tokens += len(kept)
         core.terminal.append(
             RequestUpdate(

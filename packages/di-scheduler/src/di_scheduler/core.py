@@ -158,9 +158,10 @@ class Core:
         del self.by_uid[record.uid]
         self.counters.finished += 1
         self.counters.aborted += reason == "abort"
-        if record.status is Status.WAITING:
-            self.waiting.removed()
-        elif record.status is Status.LOADING:
+        was, record.status = record.status, Status.FINISHED
+        if was is Status.WAITING:
+            self.waiting.removed(record)
+        elif was is Status.LOADING:
             assert self.connector is not None, "a request loads without a connector"
             self.connector.cancel(record.uid)
             self.table.status[record.slot] = Status.SENDING
@@ -171,7 +172,6 @@ class Core:
             self.zombies.append(record.slot)
         else:
             self.release(record.slot)
-        record.status = Status.FINISHED
 
     def retire_zombies(self) -> None:
         """Frees what finished requests held once no step in flight can touch it."""
@@ -207,7 +207,8 @@ class Core:
         zombies = np.flatnonzero(table.status == Status.ZOMBIE).tolist()
         if sorted(self.zombies) != zombies:
             problems.append(f"zombies {self.zombies} are not the slots marked so: {zombies}")
-        if len(self.waiting) != sum(1 for _ in self.waiting):
+        lengths = [len(record.token_ids) for record in self.waiting]
+        if (len(self.waiting), self.waiting.num_tokens) != (len(lengths), sum(lengths)):
             problems.append("the length of the waiting queue is wrong")
         if {r.uid for r in self.by_id.values()} != set(self.by_uid):
             problems.append("the indices by id and by number disagree")

@@ -46,7 +46,7 @@ def measure(core: Core) -> SchedulerStats:
     running = np.flatnonzero((table.status == Status.RUNNING) | (table.status == Status.LOADING))
     return SchedulerStats(
         waiting=len(core.waiting),
-        waiting_tokens=sum(len(record.token_ids) for record in core.waiting),
+        waiting_tokens=core.waiting.num_tokens,
         running=len(running),
         running_context_tokens=int(table.num_computed[running].sum()),
         blocks_total=pool.total,
