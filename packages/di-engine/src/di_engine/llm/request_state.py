@@ -198,7 +198,7 @@ class RequestState:
             prompt_logprobs=prompt_logprobs,
             finish_reason=completion.output.finish_reason,
             stop_reason=completion.output.stop_reason,
-            ends_request=completion.output.finished and self.finished,
+            ends_request=self.finished,
             error=error,
         )
 
