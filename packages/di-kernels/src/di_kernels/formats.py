@@ -22,7 +22,7 @@ import math
 import torch
 
 from di_kernels.checks import check_dtype
-from di_kernels.numerics import widen
+from di_kernels.numerics import cast, widen
 
 MX_GROUP = 32
 NVFP4_GROUP = 16
@@ -32,8 +32,6 @@ MXFP8_FLOOR = 1e-4
 MXFP4_FLOOR = 6 * 2.0**-126
 NVFP4_FLOOR = 6 * 2.0**-9
 
-_UE8M0_BIAS = 127
-_UE8M0_NAN = 255
 _E2M1_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 # Midpoints between neighbouring magnitudes, and whether a tie goes up (to the even code).
 _E2M1_MIDPOINTS = (
@@ -59,55 +57,67 @@ def ue8m0_decode(scale: torch.Tensor) -> torch.Tensor:
     return scale.to(torch.float32)
 
 
-def ue8m0_encode(largest: torch.Tensor, code_max: float) -> torch.Tensor:
-    """Bytes of the smallest powers of two s with `largest <= code_max * s`, exactly.
+def power_of_two_scale(largest: torch.Tensor, code_max: float) -> torch.Tensor:
+    """Smallest powers of two s with `largest <= code_max * s`, without a rounding step.
+
+    With largest = m * 2^e and code_max = c * 2^f, m and c in [1, 2), that is 2^(e - f), doubled
+    where m > c. Adding the difference between the largest mantissa and that of c carries into the
+    exponent exactly there.
 
     Args:
-        largest: Group maxima, float32 or float64, any shape.
+        largest: Group maxima, positive normal numbers, float32 or float64, any shape.
         code_max: Largest magnitude of the element format.
 
     Returns:
-        Bytes as int32; 255 where `largest` is not finite.
+        Shape and dtype of `largest`; NaN where it is not finite.
     """
-    code_mantissa, code_exponent = math.frexp(code_max)
-    mantissa, exponent = torch.frexp(largest)
-    byte = exponent + (mantissa > code_mantissa) + (_UE8M0_BIAS - code_exponent)
-    return byte.clamp_(0, 2 * _UE8M0_BIAS).masked_fill_(~largest.isfinite(), _UE8M0_NAN)
+    is_single = largest.dtype is torch.float32
+    mantissa_bits = 23 if is_single else 52
+    one = 1 << mantissa_bits
+    half_mantissa, exponent = math.frexp(code_max)
+    carry = one - 1 - int((2 * half_mantissa - 1) * one)
+    bits = largest.view(torch.int32 if is_single else torch.int64)
+    raised = (bits + carry).bitwise_and_(-one).sub_((exponent - 1) << mantissa_bits)
+    return raised.view(largest.dtype) + (largest - largest)
 
 
-def divide_by_power_of_two(
-    groups: torch.Tensor, largest: torch.Tensor, code_max: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Groups divided by their scale and clamped to the codes' range, and the UE8M0 bytes.
+def ue8m0_encode(scale: torch.Tensor) -> torch.Tensor:
+    """Bytes of powers of two, uint8; 255 for NaN.
 
     Args:
-        groups: Shape (..., group), float32 or float64.
-        largest: Group maxima, raised to the format's floor, shape (...).
-        code_max: Largest magnitude of the element format.
-
-    Returns:
-        Scaled groups, shape (..., group), and bytes, shape (...), uint8.
+        scale: Result of `power_of_two_scale`, any shape.
     """
-    byte = ue8m0_encode(largest, code_max)
-    # 254 - byte is the byte of the inverse power; for NaN (255) it wraps around to 255 again.
-    inverse = ue8m0_decode((2 * _UE8M0_BIAS - byte).to(torch.uint8))
-    scaled = (groups * inverse.unsqueeze(-1)).clamp(-code_max, code_max)
-    return scaled, byte.to(torch.uint8)
+    return (cast(scale, torch.float32).view(torch.int32) >> 23).to(torch.uint8)
 
 
 def e2m1_encode(scaled: torch.Tensor) -> torch.Tensor:
-    """Packed e2m1 codes (round to nearest, ties to the even code; the sign of zero is kept).
+    """Packed e2m1 codes: nearest, ties to the even code, saturating; the sign of zero is kept.
 
     Args:
-        scaled: Values in [-6, 6], shape (..., groups, group), float32 or float64.
+        scaled: Shape (..., groups, group), float32 or float64.
 
     Returns:
         Shape (..., groups * group / 2), uint8.
     """
-    boundaries = _e2m1_boundaries(scaled.dtype, scaled.device)
-    magnitude = torch.bucketize(scaled.abs(), boundaries, out_int32=True)
-    codes = (magnitude + 8 * scaled.signbit()).to(torch.uint8).flatten(-2)
+    codes = (_e2m1_magnitude(scaled) + 8 * scaled.signbit()).to(torch.uint8).flatten(-2)
     return codes[..., 0::2] | codes[..., 1::2] << 4
+
+
+def _e2m1_magnitude(scaled: torch.Tensor) -> torch.Tensor:
+    """Codes 0 to 7 of magnitudes, int32."""
+    boundaries = _e2m1_boundaries(scaled.dtype, scaled.device)
+    return torch.bucketize(scaled.abs(), boundaries, out_int32=True)
+
+
+def _e2m1_round(scaled: torch.Tensor) -> torch.Tensor:
+    """Nearest e2m1 values."""
+    magnitudes = _e2m1_magnitudes(scaled.dtype, scaled.device)
+    return torch.copysign(magnitudes[_e2m1_magnitude(scaled)], scaled)
+
+
+@functools.cache
+def _e2m1_magnitudes(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    return torch.tensor(_E2M1_VALUES, dtype=dtype, device=device)
 
 
 @functools.cache
@@ -143,30 +153,43 @@ def fp4_decode(
     check_dtype("packed", packed, (torch.uint8, torch.int8))
     values = _e2m1_byte_values(packed.device)[packed.view(torch.uint8).to(torch.int64)]
     grouped = torch.unflatten(values.flatten(-2), -1, (-1, group)) * scale.unsqueeze(-1)
-    return grouped.flatten(-2).to(dtype)
+    return cast(grouped.flatten(-2), dtype)
+
+
+def _groups_and_scale(
+    x: torch.Tensor, code_max: float, floor: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Groups of 32, shape (..., groups, 32), and their powers of two, shape (..., groups, 1)."""
+    groups = torch.unflatten(widen(x), -1, (-1, MX_GROUP))
+    largest = groups.abs().amax(-1, keepdim=True).clamp_min_(floor)
+    return groups, power_of_two_scale(largest, code_max)
 
 
 def mxfp8_encode(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Codes (..., size) float8_e4m3fn and scale bytes (..., size / 32) uint8."""
-    groups = torch.unflatten(widen(x), -1, (-1, MX_GROUP))
-    largest = groups.abs().amax(-1).clamp_min(MXFP8_FLOOR)
-    scaled, scale = divide_by_power_of_two(groups, largest, E4M3_MAX)
-    return scaled.flatten(-2).to(torch.float8_e4m3fn), scale
+    groups, scale = _groups_and_scale(x, E4M3_MAX, MXFP8_FLOOR)
+    codes = (groups / scale).to(torch.float8_e4m3fn)
+    return codes.flatten(-2), ue8m0_encode(scale.squeeze(-1))
 
 
 def mxfp8_decode(codes: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Codes times the power of two of their group."""
     check_dtype("codes", codes, (torch.float8_e4m3fn,))
     groups = torch.unflatten(codes.to(torch.float32), -1, (-1, MX_GROUP))
-    return (groups * ue8m0_decode(scale).unsqueeze(-1)).flatten(-2).to(dtype)
+    return cast((groups * ue8m0_decode(scale).unsqueeze(-1)).flatten(-2), dtype)
+
+
+def mxfp8_round_trip(x: torch.Tensor) -> torch.Tensor:
+    """`mxfp8_decode(*mxfp8_encode(x), x.dtype)` without the scale bytes."""
+    groups, scale = _groups_and_scale(x, E4M3_MAX, MXFP8_FLOOR)
+    codes = (groups / scale).to(torch.float8_e4m3fn)
+    return cast(cast(codes, scale.dtype).mul_(scale).flatten(-2), x.dtype)
 
 
 def mxfp4_encode(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Packed codes (..., size / 2) uint8 and scale bytes (..., size / 32) uint8."""
-    groups = torch.unflatten(widen(x), -1, (-1, MX_GROUP))
-    largest = groups.abs().amax(-1).clamp_min(MXFP4_FLOOR)
-    scaled, scale = divide_by_power_of_two(groups, largest, E2M1_MAX)
-    return e2m1_encode(scaled), scale
+    groups, scale = _groups_and_scale(x, E2M1_MAX, MXFP4_FLOOR)
+    return e2m1_encode(groups / scale), ue8m0_encode(scale.squeeze(-1))
 
 
 def mxfp4_decode(packed: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -174,20 +197,37 @@ def mxfp4_decode(packed: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype) 
     return fp4_decode(packed, ue8m0_decode(scale), MX_GROUP, dtype)
 
 
-def nvfp4_encode(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Packed codes (..., size / 2) uint8 and scales (..., size / 16) float8_e4m3fn.
+def mxfp4_round_trip(x: torch.Tensor) -> torch.Tensor:
+    """`mxfp4_decode(*mxfp4_encode(x), x.dtype)` without packing."""
+    groups, scale = _groups_and_scale(x, E2M1_MAX, MXFP4_FLOOR)
+    return cast((_e2m1_round(groups / scale) * scale).flatten(-2), x.dtype)
+
+
+def _nvfp4_groups_and_scale(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Groups of 16, shape (..., groups, 16), and E4M3 scales, shape (..., groups, 1).
 
     The scale is rounded to nearest, not up, so that the largest value of a group may saturate.
     """
     groups = torch.unflatten(widen(x), -1, (-1, NVFP4_GROUP))
-    largest = groups.abs().amax(-1).clamp_min(NVFP4_FLOOR)
-    largest = largest.masked_fill(~largest.isfinite(), math.nan)
-    scale = (largest / E2M1_MAX).clamp_max(E4M3_MAX).to(torch.float8_e4m3fn)
-    scaled = groups / scale.to(groups.dtype).unsqueeze(-1)
-    return e2m1_encode(scaled.clamp(-E2M1_MAX, E2M1_MAX)), scale
+    largest = groups.abs().amax(-1, keepdim=True).clamp_min_(NVFP4_FLOOR)
+    scale = (largest / E2M1_MAX).clamp_max_(E4M3_MAX) + (largest - largest)
+    return groups, scale.to(torch.float8_e4m3fn)
+
+
+def nvfp4_encode(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Packed codes (..., size / 2) uint8 and scales (..., size / 16) float8_e4m3fn."""
+    groups, scale = _nvfp4_groups_and_scale(x)
+    return e2m1_encode(groups / scale.to(groups.dtype)), scale.squeeze(-1)
 
 
 def nvfp4_decode(packed: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Codes times the E4M3 scale of their group."""
     check_dtype("scale", scale, (torch.float8_e4m3fn,))
     return fp4_decode(packed, scale.to(torch.float32), NVFP4_GROUP, dtype)
+
+
+def nvfp4_round_trip(x: torch.Tensor) -> torch.Tensor:
+    """`nvfp4_decode(*nvfp4_encode(x), x.dtype)` without packing."""
+    groups, scale = _nvfp4_groups_and_scale(x)
+    wide = scale.to(groups.dtype)
+    return cast((_e2m1_round(groups / wide) * wide).flatten(-2), x.dtype)

@@ -32,6 +32,7 @@ from di_kernels.formats import (
     nvfp4_decode,
     nvfp4_encode,
 )
+from di_kernels.numerics import cast
 
 RecordFormat = Literal["plain", "mxfp8", "nvfp4", "index_mxfp4"]
 _PACKED_FORMATS = ("mxfp8", "nvfp4", "index_mxfp4")
@@ -186,7 +187,7 @@ class RecordPool:
 
     def _encode(self, values: torch.Tensor) -> list[torch.Tensor]:
         if self.format == "plain":
-            return [values.to(self.buffer.dtype)]
+            return [cast(values, self.buffer.dtype)]
         if self.format == "mxfp8":
             codes, scale = mxfp8_encode(values)
         elif self.format == "nvfp4":
@@ -197,7 +198,7 @@ class RecordPool:
 
     def _decode(self, parts: list[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
         if self.format == "plain":
-            return parts[0].to(dtype)
+            return cast(parts[0], dtype)
         if self.format == "index_mxfp4":
             return mxfp4_decode(parts[0], parts[1], dtype)
         size = code_bytes(self.format, self.head_dim)

@@ -188,6 +188,7 @@ class Op(Generic[P, R]):
     is_differentiable: bool = True
     backends: list[Backend[P, R]] = field(init=False)
     _logged: set[tuple[str, str]] = field(init=False, default_factory=set)
+    _served_cpu: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         summary = (self.reference.__doc__ or "").strip().splitlines()
@@ -230,7 +231,10 @@ class Op(Generic[P, R]):
         """
         wanted = _FORCED.get()
         if wanted is None and len(self.backends) == 1:
-            return self._announced(self.backends[0], like.device.type)
+            if not like.is_cpu or not self._served_cpu:
+                self._announced(self.backends[0], like.device.type)
+                self._served_cpu = self._served_cpu or like.is_cpu
+            return self.reference
         needs_grad = like.requires_grad and torch.is_grad_enabled()
         capability = compute_capability_of(like.device)
         for backend in self.backends:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 
 from di_kernels.checks import check_shape
-from di_kernels.numerics import wide_dtype, widen
+from di_kernels.numerics import cast, wide_dtype, widen
 from di_kernels.records import RecordPool
 from di_kernels.registry import Op
 
@@ -45,9 +45,9 @@ def sparse_attention(
             at the end.
 
     Returns:
-        Shape and dtype of `q`. For bfloat16 queries the probabilities are rounded to bfloat16
-        before the value product (the reference rounds them before their division by the sum). The
-        inverse rotation is a separate `apply_rope`.
+        Shape and dtype of `q`. For bfloat16 queries the exponentials are rounded to bfloat16
+        before the value product and their sum is not, as in the reference. The inverse rotation is
+        a separate `apply_rope`.
 
     Raises:
         ValueError: The shapes do not match, or one of `selected` and `selected_slots` is missing.
@@ -154,14 +154,18 @@ def _sink_attention(
 ) -> torch.Tensor:
     """Softmax in float32 (float64) with the sink as one more logit."""
     wide_q = widen(q)
-    keys = keys.to(wide_q.dtype)
+    keys = cast(keys, wide_q.dtype)
     if batch_invariant:
         return _tiled_sink_attention(q, keys, is_valid, sink, scale)
     scores = torch.bmm(wide_q, keys.transpose(1, 2)) * scale
     scores = scores.masked_fill(~is_valid.unsqueeze(1), -torch.inf)
+    if q.dtype is torch.bfloat16:
+        powers, sink_power = _powers(scores, sink)
+        total = powers.sum(-1, keepdim=True) + sink_power
+        return (torch.bmm(_rounded(powers, q.dtype), keys) / total).to(q.dtype)
     logit = _finite(sink.to(scores.dtype)).view(1, -1, 1).expand(scores.shape[0], -1, 1)
-    probabilities = torch.softmax(torch.cat((scores, logit), dim=-1), dim=-1)[..., :-1]
-    return torch.bmm(_rounded(probabilities, q.dtype), keys).to(q.dtype)
+    probabilities = torch.softmax(torch.cat((scores, logit), dim=-1), dim=-1)
+    return torch.bmm(probabilities[..., :-1], keys)
 
 
 def _tiled_sink_attention(
@@ -180,24 +184,28 @@ def _tiled_sink_attention(
     dots = [torch.cat([row @ tile.T for tile in row_tiles], dim=1) for row, row_tiles in rows]
     if not dots:
         return torch.empty_like(q)
-    powers, sink_power = _powers(torch.stack(dots) * scale, valid, sink)
+    scores = (torch.stack(dots) * scale).masked_fill(~valid.unsqueeze(1), -torch.inf)
+    powers, sink_power = _powers(scores, sink)
     powers = torch.unflatten(powers, -1, (-1, _KEY_TILE))
     total = _ordered_sum(powers.sum(-1)).unsqueeze(-1) + sink_power
-    probabilities = _rounded(powers / total.unsqueeze(-1), q.dtype).transpose(1, 2)
+    rounded = _rounded(powers, q.dtype).transpose(1, 2)
     outputs = [
         _ordered_sum(torch.stack([p @ tile for p, tile in zip(row, row_tiles, strict=True)], -1))
-        for row, row_tiles in zip(probabilities, tiles, strict=True)
+        for row, row_tiles in zip(rounded, tiles, strict=True)
     ]
-    return torch.stack(outputs).to(q.dtype)
+    return cast(torch.stack(outputs) / total, q.dtype)
 
 
-def _powers(
-    scores: torch.Tensor, is_valid: torch.Tensor, sink: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Exponentials of scores (rows, heads, keys) and sink (rows, heads, 1) less their maximum."""
-    scores = scores.masked_fill(~is_valid.unsqueeze(1), -torch.inf)
+def _powers(scores: torch.Tensor, sink: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Exponentials of scores (rows, heads, keys) and sink (rows, heads, 1) less the largest score.
+
+    The sink does not take part in the maximum, as in the reference, because bfloat16 rounding of
+    the exponentials depends on it; a sink that overflows makes the sum infinite and the row zero.
+    """
+    if scores.shape[-1] == 0:
+        return scores, torch.ones_like(scores.sum(-1, keepdim=True))
+    peak = scores.amax(-1, keepdim=True).clamp_min(-_LARGE).detach()
     logit = _finite(sink.to(scores.dtype)).view(1, -1, 1)
-    peak = torch.maximum(scores.amax(-1, keepdim=True), logit).detach()
     return torch.exp(scores - peak), torch.exp(logit - peak)
 
 

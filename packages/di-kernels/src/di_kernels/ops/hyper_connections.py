@@ -15,7 +15,7 @@ import torch
 
 from di_kernels.checks import check_shape
 from di_kernels.matmul import matmul_rows
-from di_kernels.numerics import sigmoid, wide_dtype, widen
+from di_kernels.numerics import cast, sigmoid, wide_dtype, widen
 from di_kernels.ops.norm import rms_norm
 from di_kernels.ops.sinkhorn import hc_sinkhorn
 from di_kernels.registry import Op
@@ -188,10 +188,11 @@ def _hc_mixes(
     dtype = wide_dtype(x.dtype)
     flat = widen(x).flatten(1)
     inverse_rms = torch.rsqrt(flat.square().mean(-1, keepdim=True) + norm_eps)
-    product = matmul_rows(flat, fn.to(dtype), batch_invariant=batch_invariant)
-    scales = scale.to(dtype)[_part_of_mix(copies, x.device)]
-    mixes = product * inverse_rms * scales + base.to(dtype)
-    gates = sigmoid(mixes[:, : 2 * copies])
+    product = matmul_rows(flat, cast(fn, dtype), batch_invariant=batch_invariant)
+    scales = cast(scale, dtype)[_part_of_mix(copies, x.device)]
+    mixes = product * inverse_rms * scales + cast(base, dtype)
+    gate_logits = mixes[:, : 2 * copies]
+    gates = sigmoid(gate_logits) if batch_invariant else torch.sigmoid(gate_logits)
     logits = torch.unflatten(mixes[:, 2 * copies :], 1, (copies, copies))
     residual = hc_sinkhorn(logits, iterations, eps, batch_invariant=batch_invariant)
     return HyperMixes(gates[:, :copies] + eps, _POST_FACTOR * gates[:, copies:], residual)
@@ -200,13 +201,13 @@ def _hc_mixes(
 def _hc_collapse(x: torch.Tensor, pre: torch.Tensor, batch_invariant: bool) -> torch.Tensor:
     """One small product per row, or ordered elementwise sums."""
     wide = widen(x)
-    pre = pre.to(wide.dtype)
+    pre = cast(pre, wide.dtype)
     if not batch_invariant:
-        return torch.bmm(pre.unsqueeze(1), wide).squeeze(1).to(x.dtype)
+        return cast(torch.bmm(pre.unsqueeze(1), wide).squeeze(1), x.dtype)
     total = pre[:, 0, None] * wide[:, 0]
     for copy in range(1, x.shape[1]):
         total = total + pre[:, copy, None] * wide[:, copy]
-    return total.to(x.dtype)
+    return cast(total, x.dtype)
 
 
 def _hc_collapse_norm(
@@ -225,13 +226,13 @@ def _hc_expand(
 ) -> torch.Tensor:
     """One small product per row, or ordered elementwise sums."""
     wide = widen(x)
-    residual = residual.to(wide.dtype)
-    total = post.to(wide.dtype).unsqueeze(2) * y.to(wide.dtype).unsqueeze(1)
+    residual = cast(residual, wide.dtype)
+    total = cast(post, wide.dtype).unsqueeze(2) * cast(y, wide.dtype).unsqueeze(1)
     if not batch_invariant:
-        return torch.baddbmm(total, residual.transpose(1, 2), wide).to(x.dtype)
+        return cast(torch.baddbmm(total, residual.transpose(1, 2), wide), x.dtype)
     for copy in range(x.shape[1]):
         total = total + residual[:, copy, :, None] * wide[:, copy, None]
-    return total.to(x.dtype)
+    return cast(total, x.dtype)
 
 
 _HC_MIXES = Op("hc_mixes", _hc_mixes, determinism="row_invariant_on_request")

@@ -11,9 +11,9 @@ from __future__ import annotations
 import torch
 
 from di_kernels.checks import check_shape
-from di_kernels.formats import E4M3_MAX, MXFP8_FLOOR, divide_by_power_of_two, mxfp4_encode
+from di_kernels.formats import E4M3_MAX, MXFP8_FLOOR, mxfp4_encode, power_of_two_scale, ue8m0_encode
 from di_kernels.matmul import matmul_rows
-from di_kernels.numerics import widen
+from di_kernels.numerics import cast, widen
 from di_kernels.ops.quantize import mxfp8_fake_quantize
 from di_kernels.registry import Op
 from di_kernels.weights import MXFP8_TILE, MXFP4Weight, MXFP8Weight, Weight
@@ -113,9 +113,10 @@ def mxfp8_weight_quantize(weight: torch.Tensor) -> MXFP8Weight:
     tiles = tiles.transpose(1, 2)
     flat = tiles.flatten(-2)
     largest = flat.abs().amax(-1).clamp_min(MXFP8_FLOOR)
-    scaled, scale = divide_by_power_of_two(flat, largest, E4M3_MAX)
-    codes = scaled.view_as(tiles).transpose(1, 2).flatten(2).flatten(0, 1)
-    return MXFP8Weight(codes[:rows, :columns].to(torch.float8_e4m3fn).contiguous(), scale)
+    scale = power_of_two_scale(largest, E4M3_MAX)
+    scaled = (flat / scale.unsqueeze(-1)).view_as(tiles)
+    codes = scaled.transpose(1, 2).flatten(2).flatten(0, 1)[:rows, :columns]
+    return MXFP8Weight(codes.to(torch.float8_e4m3fn).contiguous(), ue8m0_encode(scale))
 
 
 def mxfp4_weight_quantize(weight: torch.Tensor) -> MXFP4Weight:
@@ -140,17 +141,24 @@ def _linear(
     """Product with the dense values of the weight."""
     if quantize_input:
         x = mxfp8_fake_quantize(x)
-    compute = torch.promote_types(x.dtype, out_dtype)
     if isinstance(weight, torch.Tensor):
-        compute = torch.promote_types(compute, weight.dtype)
-        dense = weight.to(compute)
+        compute = _promoted(x.dtype, weight.dtype, out_dtype)
+        dense = cast(weight, compute)
     else:
+        compute = _promoted(x.dtype, out_dtype)
         dense = weight.dequantize(compute)
-    rows = x.to(compute)
+    rows = cast(x, compute)
     if not batch_invariant:
-        return torch.nn.functional.linear(rows, dense).to(out_dtype)
+        return cast(torch.nn.functional.linear(rows, dense), out_dtype)
     product = matmul_rows(rows.reshape(-1, x.shape[-1]), dense, batch_invariant=True)
-    return product.view(*x.shape[:-1], dense.shape[0]).to(out_dtype)
+    return cast(product.view(*x.shape[:-1], dense.shape[0]), out_dtype)
+
+
+def _promoted(first: torch.dtype, *others: torch.dtype) -> torch.dtype:
+    for other in others:
+        if other is not first:
+            first = torch.promote_types(first, other)
+    return first
 
 
 def _linear_op(weight: Weight) -> Op[[torch.Tensor, Weight, bool, torch.dtype, bool], torch.Tensor]:
@@ -166,8 +174,10 @@ def _grouped_linear(
     batch_invariant: bool,
 ) -> torch.Tensor:
     """One product per group."""
-    compute = torch.promote_types(x.dtype, out_dtype)
-    dense = weight.to(compute) if isinstance(weight, torch.Tensor) else weight.dequantize(compute)
+    compute = _promoted(x.dtype, out_dtype)
+    dense = (
+        cast(weight, compute) if isinstance(weight, torch.Tensor) else weight.dequantize(compute)
+    )
     dense = dense.view(x.shape[1], -1, x.shape[2])
     groups = x.to(compute).transpose(0, 1)
     if batch_invariant:

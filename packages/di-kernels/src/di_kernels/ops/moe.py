@@ -7,11 +7,13 @@ applied before the down projection and before that projection's activation is qu
 
 from __future__ import annotations
 
+import collections
+
 import torch
 
 from di_kernels.checks import check_shape
 from di_kernels.matmul import matmul_rows
-from di_kernels.numerics import sigmoid, widen
+from di_kernels.numerics import cast, sigmoid, widen
 from di_kernels.ops.linear import linear
 from di_kernels.ops.quantize import mxfp8_fake_quantize
 from di_kernels.registry import Op
@@ -198,8 +200,8 @@ def _swiglu(
     gate = gate.clamp_max(limit)
     activated = gate * sigmoid(gate) * up.clamp(-limit, limit)
     if row_weights is not None:
-        activated = activated * row_weights.to(activated.dtype).unsqueeze(-1)
-    return activated.to(out_dtype)
+        activated = activated * cast(row_weights, activated.dtype).unsqueeze(-1)
+    return cast(activated, out_dtype)
 
 
 def _moe_experts(
@@ -215,12 +217,7 @@ def _moe_experts(
 ) -> torch.Tensor:
     """Pairs of row and expert sorted by expert, two products per expert that has rows."""
     num_rows, k = indices.shape
-    flat = indices.flatten()
-    counts = torch.bincount(flat + 1, minlength=w2.shape[0] + 1).tolist()
-    if len(counts) > w2.shape[0] + 1:
-        raise IndexError(f"expert out of range: there are {w2.shape[0]}, got: {len(counts) - 2}")
-    order = flat.argsort(stable=True)[counts[0] :]
-    active = [(expert, count) for expert, count in enumerate(counts[1:]) if count]
+    order, active = _sorted_by_expert(indices, w2.shape[0])
 
     def product(rows: torch.Tensor, matrices: torch.Tensor | MXFP4Weight) -> torch.Tensor:
         """Rows sorted by expert times their experts' matrices."""
@@ -235,15 +232,30 @@ def _moe_experts(
 
     outputs = widen(x).new_zeros(num_rows * k, x.shape[1])
     if active:
-        gate_up = product(x[order // k], w13)
+        pair_rows = x.expand(len(order), -1) if num_rows == 1 else x[order // k]
+        gate_up = product(pair_rows, w13)
         activated = swiglu(gate_up, limit, row_weights=weights.flatten()[order])
         outputs = outputs.index_copy(0, order, widen(product(activated, w2)))
     total = _sum_over_experts(outputs.view(num_rows, k, x.shape[1]), batch_invariant)
-    return (total if shared is None else total + widen(shared)).to(x.dtype)
+    return cast(total if shared is None else total + widen(shared), x.dtype)
+
+
+def _sorted_by_expert(
+    indices: torch.Tensor, num_experts: int
+) -> tuple[torch.Tensor, list[tuple[int, int]]]:
+    """Pairs (row, position) with an expert, sorted by expert, and pairs per expert."""
+    flat = indices.flatten()
+    order = flat.argsort(stable=True)
+    counts = collections.Counter(flat.tolist())
+    num_skipped = counts.pop(-1, 0)
+    active = sorted(counts.items())
+    if active and not 0 <= active[0][0] <= active[-1][0] < num_experts:
+        raise IndexError(f"expert out of range: there are {num_experts}, got: {active[-1][0]}")
+    return order[num_skipped:], active
 
 
 def _dense(matrix: torch.Tensor | MXFP4Weight, dtype: torch.dtype) -> torch.Tensor:
-    return matrix.to(dtype) if isinstance(matrix, torch.Tensor) else matrix.dequantize(dtype)
+    return cast(matrix, dtype) if isinstance(matrix, torch.Tensor) else matrix.dequantize(dtype)
 
 
 def _sum_over_experts(outputs: torch.Tensor, batch_invariant: bool) -> torch.Tensor:

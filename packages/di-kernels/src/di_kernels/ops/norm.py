@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from di_kernels.checks import check_shape
-from di_kernels.numerics import widen
+from di_kernels.numerics import cast, widen
 from di_kernels.registry import Op
 
 
@@ -44,7 +44,7 @@ def _rms_norm(
     """Statistics and weight product in float32, or float64 for float64 input."""
     wide = widen(x)
     normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
-    return (normed if weight is None else normed * weight.to(wide.dtype)).to(out_dtype)
+    return cast(normed if weight is None else normed * cast(weight, wide.dtype), out_dtype)
 
 
 _RMS_NORM = Op("rms_norm", _rms_norm)

@@ -10,10 +10,13 @@ from di_kernels.formats import (
     NVFP4_GROUP,
     mxfp4_decode,
     mxfp4_encode,
+    mxfp4_round_trip,
     mxfp8_decode,
     mxfp8_encode,
+    mxfp8_round_trip,
     nvfp4_decode,
     nvfp4_encode,
+    nvfp4_round_trip,
 )
 from di_kernels.registry import FLOATS, Op
 
@@ -146,30 +149,15 @@ def _check(x: torch.Tensor, group: int) -> None:
     check_multiple("x.shape[-1]", x.shape[-1], group)
 
 
-def _mxfp8_fake_quantize(x: torch.Tensor) -> torch.Tensor:
-    """MXFP8 quantisation and back."""
-    return mxfp8_decode(*mxfp8_encode(x), x.dtype)
-
-
-def _mxfp4_fake_quantize(x: torch.Tensor) -> torch.Tensor:
-    """MXFP4 quantisation and back."""
-    return mxfp4_decode(*mxfp4_encode(x), x.dtype)
-
-
-def _nvfp4_fake_quantize(x: torch.Tensor) -> torch.Tensor:
-    """FP4 quantisation with E4M3 scales and back."""
-    return nvfp4_decode(*nvfp4_encode(x), x.dtype)
-
-
 _BYTES = (torch.uint8, torch.int8)
 _MXFP8_QUANTIZE = Op("mxfp8_quantize", mxfp8_encode, is_differentiable=False)
 _MXFP8_DEQUANTIZE = Op(
     "mxfp8_dequantize", mxfp8_decode, dtypes=(torch.float8_e4m3fn,), is_differentiable=False
 )
-_MXFP8_FAKE_QUANTIZE = Op("mxfp8_fake_quantize", _mxfp8_fake_quantize, is_differentiable=False)
+_MXFP8_FAKE_QUANTIZE = Op("mxfp8_fake_quantize", mxfp8_round_trip, is_differentiable=False)
 _MXFP4_QUANTIZE = Op("mxfp4_quantize", mxfp4_encode, is_differentiable=False)
 _MXFP4_DEQUANTIZE = Op("mxfp4_dequantize", mxfp4_decode, dtypes=_BYTES, is_differentiable=False)
-_MXFP4_FAKE_QUANTIZE = Op("mxfp4_fake_quantize", _mxfp4_fake_quantize, is_differentiable=False)
+_MXFP4_FAKE_QUANTIZE = Op("mxfp4_fake_quantize", mxfp4_round_trip, is_differentiable=False)
 _NVFP4_QUANTIZE = Op("nvfp4_quantize", nvfp4_encode, is_differentiable=False)
 _NVFP4_DEQUANTIZE = Op("nvfp4_dequantize", nvfp4_decode, dtypes=_BYTES, is_differentiable=False)
-_NVFP4_FAKE_QUANTIZE = Op("nvfp4_fake_quantize", _nvfp4_fake_quantize, is_differentiable=False)
+_NVFP4_FAKE_QUANTIZE = Op("nvfp4_fake_quantize", nvfp4_round_trip, is_differentiable=False)

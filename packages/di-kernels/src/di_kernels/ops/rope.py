@@ -8,6 +8,7 @@ moves the angle by some hundredths.
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,7 +16,7 @@ from typing import NamedTuple
 import torch
 
 from di_kernels.checks import check_multiple, check_shape
-from di_kernels.numerics import widen
+from di_kernels.numerics import cast, widen
 from di_kernels.registry import Op
 
 
@@ -152,12 +153,19 @@ def _rope_cos_sin(
 def _apply_rope(x: torch.Tensor, rotation: RopeRotation) -> torch.Tensor:
     """`x * cos + swapped(x) * sin` in float32 (float64), one rounding at the end."""
     cos, sin = rotation
-    passed, rotated = x.split_with_sizes((x.shape[-1] - cos.shape[-1], cos.shape[-1]), dim=-1)
+    rotary_dim = cos.shape[-1]
+    passed, rotated = x.split_with_sizes((x.shape[-1] - rotary_dim, rotary_dim), dim=-1)
     if x.dim() == 3:
         cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
     pairs = widen(rotated)
-    swapped = torch.unflatten(pairs, -1, (-1, 2)).flip(-1).flatten(-2)
-    return torch.cat((passed, (pairs * cos + swapped * sin).to(x.dtype)), dim=-1)
+    swapped = pairs.index_select(-1, _pair_swap(rotary_dim, x.device))
+    return torch.cat((passed, cast(pairs * cos + swapped * sin, x.dtype)), dim=-1)
+
+
+@functools.cache
+def _pair_swap(rotary_dim: int, device: torch.device) -> torch.Tensor:
+    """Channel numbers with every pair exchanged."""
+    return torch.arange(rotary_dim, device=device) ^ 1
 
 
 _ROPE_COS_SIN = Op("rope_cos_sin", _rope_cos_sin, dtypes=(torch.float32,), is_differentiable=False)
