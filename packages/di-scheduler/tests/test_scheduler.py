@@ -157,6 +157,8 @@ def test_plan_over_an_uncommitted_step_reserves_the_worst_case():
     assert second.token_ids.tolist() == [-1] * 4
     assert second.prev_rows.tolist() == [0]
     assert second.block_tables().shape == (1, 2)
+    assert second.true_context_lens(np.array([2])).tolist() == [6 + 2 + 4]
+    assert second.true_context_lens(np.array([2]), np.array([3])).tolist() == [6 + 2 + 3]
     answer(scheduler, first, [[4, 5]])
     third = scheduler.plan()
     # The first step committed e = 2 of its r = 4 rows: C = 8.

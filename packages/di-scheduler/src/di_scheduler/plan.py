@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from di_scheduler.request import BoolArray, Int32Array, Int64Array, Record
 from di_scheduler.table import RequestTable
@@ -128,6 +129,29 @@ class StepPlan:
         if stored.shape[1] < width:
             stored = np.pad(stored, ((0, 0), (0, width - stored.shape[1])), constant_values=-1)
         return stored
+
+    def true_context_lens(
+        self, committed: npt.NDArray[np.integer], query_lens: npt.NDArray[np.integer] | None = None
+    ) -> Int32Array:
+        """Returns each row's context length once the outcome of the earlier step is known.
+
+        This is the repair a device makes before its forward, `k - q + q' - (r - e)`, in numpy: the
+        reference for kernels.
+
+        Args:
+            committed: Tokens committed by each row of the uncommitted earlier plan, shape
+                (rows of that plan,), integers: accepted drafts plus one for decode rows, all
+                tokens of a prompt chunk. Not read for rows without a predecessor.
+            query_lens: `q'`: rows of each request as the device split them, shape (R,); None
+                means as planned.
+        """
+        starts = self.context_lens - self.query_lens
+        has_earlier = self.prev_rows >= 0
+        earlier = np.zeros(self.num_rows, np.int32)
+        earlier[has_earlier] = np.asarray(committed)[self.prev_rows[has_earlier]]
+        starts = starts - np.where(has_earlier, self.reserved_lens - earlier, 0)
+        lengths: Int32Array = starts + (self.query_lens if query_lens is None else query_lens)
+        return lengths.astype(np.int32)
 
     def history(self, length: int) -> Int32Array:
         """Returns the token ids before each row's first token, oldest first.

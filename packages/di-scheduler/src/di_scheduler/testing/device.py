@@ -46,6 +46,7 @@ class _Row:
     table: list[int]
     write_floor: int
     window_start: int
+    is_prompt: bool
     needs_sample: bool
     num_drafts: int
 
@@ -71,7 +72,7 @@ class FakeDevice:
         self.rings: dict[int, dict[int, tuple[int, int]]] = {}
         self.snapshots: dict[int, dict[int, tuple[int, int]]] = {}
         self._drafts: dict[int, list[int]] = {}
-        self._committed: dict[int, int] = {}
+        self._committed = np.zeros(0, np.int64)  # by row of the step before
         self._newest: dict[int, int] = {}
         self._queue: deque[_Launched] = deque()
         self.num_rows_computed = 0
@@ -91,11 +92,13 @@ class FakeDevice:
             self.snapshots[int(snapshot_id)] = dict(self.rings[int(slot)])
         if plan.is_placeholder:
             return StepOutcome(np.zeros((1, 1), np.int64), np.ones(1, np.int64))
-        emitted, num_drafts = [], []
+        emitted, num_drafts, committed = [], [], []
         for row in self._rows(step):
             tokens = self._run(row)
-            emitted.append(tokens if row.needs_sample else [])
+            emitted.append(tokens)
             num_drafts.append(len(self._drafts.get(row.uid, [])))
+            committed.append(len(row.token_ids) if row.is_prompt else len(tokens))
+        self._committed = np.array(committed, np.int64)
         width = max([1, *map(len, emitted)])
         token_ids = np.full((plan.num_rows, width), -1, np.int64)
         for index, tokens in enumerate(emitted):
@@ -108,12 +111,12 @@ class FakeDevice:
     def _rows(self, step: _Launched) -> list[_Row]:
         plan, rows = step.plan, []
         query_lens = self._split(plan)
+        starts = plan.true_context_lens(self._committed, np.array(query_lens)) - query_lens
         offsets = np.cumsum(plan.query_lens) - plan.query_lens
         for index, slot in enumerate(plan.slots.tolist()):
             uid = int(plan.uids[index])
             reserved = int(plan.reserved_lens[index])
-            committed = self._committed.get(uid, 0) if reserved else 0
-            start = int(plan.context_lens[index] - plan.query_lens[index]) - (reserved - committed)
+            start = int(starts[index])
             offset, length = int(offsets[index]), query_lens[index]
             known = plan.token_ids[offset : offset + int(plan.query_lens[index])].tolist()
             if plan.is_prompt[index]:
@@ -140,6 +143,7 @@ class FakeDevice:
                     step.block_tables[index].tolist(),
                     int(plan.write_floors[index]),
                     int(plan.window_starts[index]),
+                    bool(plan.is_prompt[index]),
                     bool(plan.needs_sample[index]),
                     num_drafts,
                 )
@@ -179,15 +183,12 @@ class FakeDevice:
                 token = self.model.next_token(np.array(prefix, np.int32)) + spoil
                 outputs.append(token % self.model.vocab_size)
         if not row.needs_sample:
-            self._committed[row.uid] = len(row.token_ids)
             return []
         accepted = 0
         drafts = row.token_ids[len(row.token_ids) - row.num_drafts :] if row.num_drafts else []
         while accepted < len(drafts) and drafts[accepted] == outputs[accepted]:
             accepted += 1
         emitted = outputs[: accepted + 1]
-        is_prompt = row.num_drafts == 0 and len(row.token_ids) > 1
-        self._committed[row.uid] = len(row.token_ids) if is_prompt else accepted + 1
         self._newest[row.uid] = emitted[-1]
         base = prefix[: len(prefix) - len(drafts)] + emitted
         wanted = self.config.num_draft_tokens
