@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from di_scheduler import ConfigError, InvalidRequestError, Request, Scheduler, SchedulerConfig
 from di_scheduler.testing import (
@@ -157,3 +159,55 @@ def test_abort_keeps_slot_and_blocks_until_the_transfer_has_ended(role, turns):
     engine.run()
     assert list(engine.reasons) == ["r"]
     assert_empty(engine)
+
+
+@pytest.mark.slow
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_any_mix_of_hand_overs_and_aborts_gives_the_tokens_of_one_rank(data):
+    store = FakeStore()
+    overlapped = data.draw(st.booleans())
+    link = {"delay": data.draw(st.integers(0, 4))}
+    num_blocks = data.draw(st.sampled_from([14, 60]))
+    ranks = {
+        role: make_engine(store, role, overlapped, link, num_blocks=num_blocks)
+        for role in ("prefill", "decode")
+    }
+    requests = [Request(f"r{i}", p, max_tokens=9) for i, p in enumerate(prompts(5, seed=4))]
+    aborts = data.draw(
+        st.lists(st.tuples(st.sampled_from([*ranks]), st.integers(0, 4), st.integers(0, 40)))
+    )
+    handed = set()
+    for request in requests:
+        ranks["prefill"].add(request)
+    for turn in range(400):
+        for role, number, when in aborts:
+            if when == turn:
+                ranks[role].scheduler.abort(f"r{number}")
+        for engine in ranks.values():
+            engine.step()
+            engine.scheduler.check_integrity()
+        for request in requests:
+            name = request.request_id
+            if name not in handed and ranks["prefill"].reasons.get(name) == "prefilled":
+                handed.add(name)
+                first = ranks["prefill"].outputs[name]
+                ranks["decode"].add(
+                    Request(name, request.prompt_ids, max_tokens=9, output_ids=first)
+                )
+        if not any(engine.scheduler.has_unfinished for engine in ranks.values()):
+            break
+    for engine in ranks.values():
+        assert_empty(engine)
+    for request in requests:
+        name = request.request_id
+        reason = ranks["prefill"].reasons[name]
+        reason = ranks["decode"].reasons[name] if reason == "prefilled" else reason
+        whole = ranks["prefill"].outputs[name] + ranks["decode"].outputs.get(name, [])
+        expected, expected_reason = expected_output(
+            MODEL, request, ranks["decode"].scheduler.config
+        )
+        if reason in ("abort", "insufficient_system_resource"):
+            assert whole == expected[: len(whole)]
+        else:
+            assert (whole, reason) == (expected, expected_reason)

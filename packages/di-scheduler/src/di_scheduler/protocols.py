@@ -130,7 +130,11 @@ class KVConnector(Protocol):
     def lookup(
         self, request_id: str, token_ids: Int32Array, block_hashes: Sequence[bytes]
     ) -> ExternalHit | None:
-        """Returns what the store holds of a prompt, None if nothing."""
+        """Returns what the store holds of a prompt, None if nothing.
+
+        It is asked once per admission. A decode rank ends the request with an error on None, so
+        announce a transfer that is under way; `load` may take its time.
+        """
         ...
 
     def load(self, transfer: Transfer) -> None:
