@@ -52,10 +52,10 @@ def test_prompt_in_bulk_or_token_by_token(seed, size):
     bulk = NgramIndex(text, 2, 4)
     assert min(index.match_length, 4) == min(bulk.match_length, 4)
     assert len(index) == len(bulk) == size
-    assert bulk.starts(text)
-    assert bulk.starts(np.append(text, 1))
-    assert not bulk.starts(text[:-1])
-    assert not bulk.starts(np.append(text[:-1], 7))
+    assert bulk.is_beginning_of(text)
+    assert bulk.is_beginning_of(np.append(text, 1))
+    assert not bulk.is_beginning_of(text[:-1])
+    assert not bulk.is_beginning_of(np.append(text[:-1], 7))
 
 
 def test_match_is_followed_beyond_the_longest_ngram():

@@ -30,5 +30,5 @@ class LatencyTableError(SpecError, ValueError):
     """A latency table is missing, stale, unreadable or was measured for something else."""
 
 
-class UnsupportedEngineError(SpecError, RuntimeError):
-    """An integration met an engine version whose plug-in points it does not know."""
+class UnsupportedEngineError(SpecError, ImportError):
+    """The engine of an integration is missing, or its plug-in points are not the known ones."""

@@ -27,6 +27,9 @@ from di_spec.drafting import NO_DRAFT, DraftContext, Need, Proposal
 
 __all__ = ["NgramDrafter", "NgramIndex"]
 
+_END = 32
+"""Tokens at each end by which a text is recognised."""
+
 _PRIOR = (3.0, 4.0)
 """Accepted and verified drafts that a new match length starts with."""
 
@@ -83,10 +86,18 @@ class NgramIndex:
             drafts += drafts[: length - len(drafts)]
         return drafts
 
-    def starts(self, token_ids: NDArray[np.integer]) -> bool:
-        """Whether this text is the beginning of `token_ids`."""
-        text = np.frombuffer(self._token_ids, np.int32)
-        return len(text) <= len(token_ids) and np.array_equal(text, token_ids[: len(text)])
+    def is_beginning_of(self, token_ids: NDArray[np.integer]) -> bool:
+        """Whether `token_ids` goes on from this text, judged by its length and both ends.
+
+        A wrong yes costs bad drafts and nothing else, so the middle is not compared.
+        """
+        size = len(self._token_ids)
+        if size > len(token_ids):
+            return False
+        text = self._token_ids
+        head: list[int] = token_ids[: min(size, _END)].tolist()
+        tail: list[int] = token_ids[max(0, size - _END) : size].tolist()
+        return head == text[:_END].tolist() and tail == text[-_END:].tolist()
 
     def __len__(self) -> int:
         return len(self._token_ids)

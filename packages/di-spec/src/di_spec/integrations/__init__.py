@@ -1,0 +1,1 @@
+"""Adapters for other engines. Each imports only where that engine is installed."""
