@@ -1,6 +1,7 @@
 """The guards that run before a commit: files, fragments, README examples."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -96,3 +97,17 @@ def test_every_package_is_complete(package: check_wheels.Package) -> None:
     assert stated is None or stated[1] == str(package.version)
     example = check_wheels.readme_example(package).strip()
     assert len(example.splitlines()) < 15
+
+
+@pytest.mark.parametrize("package", read_packages(REPOSITORY).values(), ids=lambda p: p.name)
+def test_every_package_is_known_to_the_house(package: check_wheels.Package) -> None:
+    module = package.name.replace("-", "_")
+    settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]
+    linter = settings["importlinter"]
+    assert module in linter["root_packages"]
+    if package.name != "di-engine":
+        for contract in linter["contracts"][:2]:
+            assert module in contract.get("modules", []) + contract.get("source_modules", [])
+    assert module in settings["ruff"]["lint"]["isort"]["known-first-party"]
+    for page in ("README.md", "CHANGELOG.md", "docs/architecture.md", "mkdocs.yml"):
+        assert package.name in (REPOSITORY / page).read_text(), page
