@@ -10,6 +10,8 @@ import numpy as np
 from di_scheduler.config import SchedulerConfig
 from di_scheduler.request import Record, Status
 
+NO_STOP_ID = -2  # not -1: outcomes are often padded with that
+
 
 class RequestTable:
     """Struct of arrays over state slots.
@@ -32,10 +34,10 @@ class RequestTable:
         write_floor: Positions below are shared and must not be written, int32.
         window_start: First position with a valid ring entry, int32.
         saved_boundary: Block boundary up to which no window snapshot is wanted any more, int64.
-        stop_ids: Stop ids, padded with -1, int64, shape (slots, width).
+        stop_ids: Stop ids, padded with `NO_STOP_ID`, int64, shape (slots, width).
         blocks: Block table, padded with -1, int32, shape (slots, blocks per request).
-        token_ids: Token ids, int32, shape (slots, max_model_len). The operating system backs only
-            the parts that were written.
+        token_ids: Token ids, int32, shape (slots, max_model_len + K + 1); what lies behind
+            `num_tokens` is garbage. The operating system backs only the parts that were written.
         records: Record of the slot's request.
     """
 
@@ -58,9 +60,10 @@ class RequestTable:
         self.write_floor = np.zeros(size, np.int32)
         self.window_start = np.zeros(size, np.int32)
         self.saved_boundary = np.zeros(size, np.int64)
-        self.stop_ids = np.full((size, 1), -1, np.int64)
+        self.stop_ids = np.full((size, 1), NO_STOP_ID, np.int64)
         self.blocks = np.full((size, config.blocks_for(config.position_limit)), -1, np.int32)
-        self.token_ids = np.zeros((size, config.max_model_len), np.int32)
+        width = config.max_model_len + config.num_draft_tokens + 1
+        self.token_ids = np.zeros((size, width), np.int32)
         self.records: list[Record | None] = [None] * size
         # A stack with the lowest slot on top; slot 0 is never handed out.
         self._free = list(range(size - 1, 0, -1))
@@ -119,6 +122,8 @@ class RequestTable:
     def _set_stop_ids(self, slot: int, stop_ids: tuple[int, ...]) -> None:
         missing = len(stop_ids) - self.stop_ids.shape[1]
         if missing > 0:
-            self.stop_ids = np.pad(self.stop_ids, ((0, 0), (0, missing)), constant_values=-1)
-        self.stop_ids[slot] = -1
+            self.stop_ids = np.pad(
+                self.stop_ids, ((0, 0), (0, missing)), constant_values=NO_STOP_ID
+            )
+        self.stop_ids[slot] = NO_STOP_ID
         self.stop_ids[slot, : len(stop_ids)] = stop_ids
