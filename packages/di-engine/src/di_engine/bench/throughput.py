@@ -15,7 +15,8 @@ import torch
 
 from di_engine.bench.floor import device_rates, step_work
 from di_engine.core.assembly import EngineParts
-from di_engine.core.step_timer import StepTimes
+from di_engine.core.engine import Engine
+from di_engine.core.step_timer import StepTimer, StepTimes
 from di_engine.doctor import package_versions
 from di_engine.errors import InvalidRequestError
 from di_engine.model.numerics import Numerics
@@ -65,7 +66,7 @@ def bench_decode(parts: EngineParts, settings: BenchSettings) -> dict[str, Any]:
     """
     num_new = settings.num_warmup + settings.num_steps * settings.num_repeats + 2
     _check_length(parts, settings.prompt_len + num_new, settings.batch_size)
-    engine = parts.engine
+    engine = _timed_engine(parts)
     started = _add_requests(parts, settings, max_tokens=num_new, tag="decode")
     while started:
         started -= {event.request_id for event in engine.step() if event.token_ids}
@@ -93,7 +94,7 @@ def bench_prefill(parts: EngineParts, settings: BenchSettings) -> dict[str, Any]
         InvalidRequestError: If the prompt exceeds the model's length.
     """
     _check_length(parts, settings.prompt_len + 1, settings.batch_size)
-    engine = parts.engine
+    engine = _timed_engine(parts)
     repetitions = []
     for number in range(settings.num_warmup + settings.num_repeats):
         engine.timer.reset()
@@ -106,6 +107,12 @@ def bench_prefill(parts: EngineParts, settings: BenchSettings) -> dict[str, Any]
             num_tokens = settings.batch_size * settings.prompt_len
             repetitions.append(_Repetition(wall_s, num_tokens, engine.timer.reset()))
     return _report("prefill", parts, settings, repetitions)
+
+
+def _timed_engine(parts: EngineParts) -> Engine:
+    """The engine, with phases that wait for the device, so that each counts its own work."""
+    parts.engine.timer = StepTimer(parts.engine.timer.clock, parts.device.synchronize)
+    return parts.engine
 
 
 def _check_length(parts: EngineParts, num_tokens: int, batch_size: int) -> None:
