@@ -1,11 +1,11 @@
-"""Command line: `python -m di_spec simulate` shows what budget policies earn under load."""
+"""Command line: what budget policies earn under load, and what coupled verification costs."""
 
 import argparse
 import json
 import sys
 from collections.abc import Sequence
 
-from di_spec.simulation import compare_policies
+from di_spec.simulation import acceptance_by_rule, compare_policies
 
 __all__ = ["main"]
 
@@ -26,9 +26,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     simulate.add_argument("--seed", type=int, default=0, help="seed of the trace (default 0)")
     simulate.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    acceptance = commands.add_parser(
+        "acceptance", help="accepted share of drafts under the ratio test and under coupling"
+    )
+    acceptance.add_argument("--vocab", type=int, default=1000, help="tokens (default 1000)")
+    acceptance.add_argument("--json", action="store_true", help="print JSON instead of a table")
     options = parser.parse_args(arguments)
+    if options.command == "acceptance":
+        return _acceptance(options.vocab, options.json)
     if min(options.requests) < 1:
         parser.error(f"--requests must be at least 1: got {min(options.requests)}")
+    return _simulate(options)
+
+
+def _simulate(options: argparse.Namespace) -> int:
     rows = compare_policies(options.requests, seed=options.seed)
     if options.json:
         print(json.dumps(rows, indent=2))
@@ -40,6 +51,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(
             f"{row['requests']:8d} {row['policy']:>9} {row['verified_per_step']:12.1f} "
             f"{row['accepted_length']:13.2f} {row['tokens_per_s']:10.0f}"
+        )
+    return 0
+
+
+def _acceptance(vocab_size: int, as_json: bool) -> int:
+    rows = acceptance_by_rule(vocab_size)
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return 0
+    print(f"{'drafter error':>13} {'ratio test':>11} {'coupled':>8} {'own noise':>10}")
+    for row in rows:
+        print(
+            f"{row['logit_error']:13.2f} {row['ratio']:11.3f} {row['coupled']:8.3f} "
+            f"{row['independent']:10.3f}"
         )
     return 0
 
