@@ -81,6 +81,8 @@ class Trace:
 class Side(Protocol):
     """One scheduler under measurement."""
 
+    version: str
+
     def prefill(self) -> None:
         """Computes all prompts."""
         ...
@@ -94,9 +96,11 @@ class DiSide:
     """di_scheduler in its synchronous loop, which is vLLM's order of calls."""
 
     def __init__(self, trace: Trace) -> None:
+        import di_scheduler
         from di_scheduler import Request, Scheduler, SchedulerConfig, StepOutcome
 
         self.trace = trace
+        self.version = di_scheduler.__version__
         self.outcome_type = StepOutcome
         self.scheduler = Scheduler(
             SchedulerConfig(
@@ -143,10 +147,12 @@ class VllmSide:
     """vLLM's V1 scheduler with n-gram speculation, which needs no draft model."""
 
     def __init__(self, trace: Trace) -> None:
+        import vllm
         from vllm.v1.core.sched.scheduler import Scheduler
         from vllm.v1.structured_output import StructuredOutputManager
 
         self.trace = trace
+        self.version = vllm.__version__
         self.directory = tempfile.TemporaryDirectory()
         config = self._config(Path(self.directory.name))
         cache = self._cache(config)
@@ -294,7 +300,7 @@ def work(side_name: str, trace: Trace) -> None:
     """Serves one side over stdin and stdout: each line read asks for that many steps."""
     side: Side = DiSide(trace) if side_name == "di" else VllmSide(trace)
     side.prefill()
-    print(json.dumps({"ready": True}), flush=True)
+    print(json.dumps({"version": side.version}), flush=True)
     number = 0
     for line in sys.stdin:
         times = []
@@ -317,7 +323,7 @@ class Worker:
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        self._answer()
+        self.version: str = self._answer()["version"]
 
     def run(self, steps: int) -> list[tuple[float, float]]:
         """Has `steps` steps made and returns wall and processor times."""
@@ -380,7 +386,7 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
         "requests": trace.num_requests,
         "rows_per_request": trace.num_drafts + 1,
         "steps": trace.max_steps,
-        "vllm": VLLM,
+        "versions": {worker.side: worker.version for worker in workers},
         "python": platform.python_version(),
         "machine": platform.machine(),
     }
