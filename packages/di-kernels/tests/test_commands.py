@@ -61,6 +61,7 @@ def test_wrong_use_has_its_own_exit_codes(capsys):
         assert "device `cuda` cannot be used" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_import_loads_no_accelerator_library():
     code = "import sys, di_kernels; print({'triton', 'tilelang', 'deep_gemm'} & set(sys.modules))"
     loaded = subprocess.run(
