@@ -147,5 +147,5 @@ class RequestLives(RuleBasedStateMachine):
             assert token_ids == [(first + i) % 259 for i in range(len(token_ids))]
 
 
-TestRequestLives = RequestLives.TestCase
+TestRequestLives = pytest.mark.slow(RequestLives.TestCase)
 TestRequestLives.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)

@@ -1,6 +1,7 @@
 """Chat with the real recipe and the built-in tokenizer."""
 
 import pytest
+
 from di_engine import tiny
 from di_engine.errors import InvalidRequestError
 from di_engine.llm.chat import ChatEncoder, ChatOptions

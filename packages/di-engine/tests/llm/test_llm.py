@@ -135,6 +135,16 @@ def test_a_closed_llm_says_so(counting: CountingEngine) -> None:
         llm.generate("a")
 
 
+def test_the_environment_comes_after_arguments(
+    counting: CountingEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DI_SCHEDULER__MAX_RUNNING", "5")
+    monkeypatch.setenv("DI_DETERMINISTIC", "true")
+    config = LLM(model="anything", max_running=4).config
+    assert (config.scheduler.max_running, config.deterministic) == (4, True)
+    assert LLM().config.scheduler.max_running == 5
+
+
 def test_a_whole_configuration_or_its_fields_but_not_both(counting: CountingEngine) -> None:
     config = EngineConfig.from_flat(model="anything", max_running=3)
     assert LLM(config).config.scheduler.max_running == 3

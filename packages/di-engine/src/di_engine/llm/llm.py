@@ -55,7 +55,8 @@ class LLM:
             model: A checkpoint directory, a hub id, `tiny` for the built-in checkpoint, or a whole
                 `EngineConfig`.
             load_progress: Called with (bytes done, bytes in all, what) while weights are read.
-            **config: Fields of `EngineConfig` by their leaf name, such as `max_running=8`.
+            **config: Fields of `EngineConfig` by their leaf name, such as `max_running=8`. They come
+                before `DI_*` environment variables, which come before the defaults.
 
         Raises:
             ConfigError: If a field is unknown or wrong.
@@ -72,7 +73,7 @@ class LLM:
             engine_config = model
         else:
             chosen = {} if model is None else {"model": os.fspath(model)}
-            engine_config = EngineConfig.from_flat(**chosen, **config)
+            engine_config = EngineConfig.load(overrides=chosen | config, override_origin="argument")
         parts = assemble(engine_config, load_progress)
         self.config = parts.config
         """Configuration with every default filled in."""
