@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from di_engine.model import Numerics, StepBatch
+from di_engine.model import Numerics, StepBatch, indexer
 
 WIDE = Numerics("float64", "compute", deterministic=True)
 LENGTH = 50
@@ -100,6 +100,13 @@ def test_a_power_of_two_in_the_head_weights_changes_no_selection(kit):
         if layer.attention.indexer is not None:
             layer.attention.indexer.head_weights.weight /= 64
     assert selections(kit, one, prompt)[0] == selections(kit, other, prompt)[0]
+
+
+def test_scoring_in_pieces_changes_no_bit(kit, wide, monkeypatch):
+    prompt = kit.tokens(15, LENGTH)
+    want = kit.runner(wide).feed(prompt, [LENGTH])
+    monkeypatch.setattr(indexer, "_PRODUCTS_AT_ONCE", 700)
+    assert torch.equal(kit.runner(wide).feed(prompt, [LENGTH]), want)
 
 
 def test_a_large_sink_silences_attention(kit):

@@ -72,9 +72,12 @@ class Attention:
         rotations = step.compressed_rotations if self.ratio else step.window_rotations
         q_latent, kv = self.wq_a_wkv(x).split([self.q_rank, self.head_dim], dim=-1)
         q_latent = ops.rms_norm(q_latent, self.q_norm, self.norm_eps)
-        q = self.wq_b(q_latent).view(num_rows, self.num_heads, self.head_dim)
-        q = ops.apply_rope(q, rotations.forward)
-        kv = ops.apply_rope(ops.rms_norm(kv, self.kv_norm, self.norm_eps), rotations.forward)
+        q = self.wq_b(q_latent)
+        kv = ops.rms_norm(kv, self.kv_norm, self.norm_eps)
+        # Both turn by the same angles: the key is one more head.
+        heads = torch.cat([q, kv], dim=-1).view(num_rows, self.num_heads + 1, self.head_dim)
+        heads = ops.apply_rope(heads, rotations.forward)
+        q, kv = heads[:, :-1], heads[:, -1]
 
         if self.compressor is not None:
             self.compressor(x, step)

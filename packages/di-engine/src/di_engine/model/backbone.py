@@ -119,7 +119,8 @@ class Backbone:
         step.taps = taps
         if self.hasher is not None:
             step.engram_rows = self.hasher(batch, step.row_request)
-            step.tap("engram_hash_ids", step.engram_rows)
+            if taps is not None:
+                taps["engram_hash_ids"] = step.engram_rows
         return step
 
     def embed(self, batch: StepBatch) -> tuple[Tensor, Tensor]:
@@ -131,8 +132,15 @@ class Backbone:
 
     def finish(self, streams: Tensor, pre_mix: Tensor, step: Step) -> Tensor:
         """Final hidden states from the last layer's streams and mix."""
-        hidden = ops.hc_collapse_norm(streams, pre_mix, self.norm, self.config.rms_norm_eps)
-        step.tap("final_norm", hidden)
+        hidden = ops.hc_collapse_norm(
+            streams,
+            pre_mix,
+            self.norm,
+            self.config.rms_norm_eps,
+            batch_invariant=self.numerics.deterministic,
+        )
+        if step.taps is not None:
+            step.taps["final_norm"] = hidden
         return hidden
 
 

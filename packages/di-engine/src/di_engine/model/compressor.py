@@ -55,9 +55,12 @@ class Compressor:
         index_key = ops.apply_rope(index_key, plan.rotation)
         ops.write_records(step.cache.index_keys(self.layer), plan.slots, index_key)
         if step.taps is not None:
-            step.tap(f"layers.{self.layer}.compressor_latent", latent)
-            step.tap(f"layers.{self.layer}.compress_kv", entry)
-            step.tap(f"layers.{self.layer}.index_k", index_key)
+            step.tap(
+                f"layers.{self.layer}",
+                compressor_latent=latent,
+                compress_kv=entry,
+                index_k=index_key,
+            )
 
     def _pool(
         self, new_rows: Tensor, plan: PoolingPlan, step: Step, out_dtype: torch.dtype

@@ -25,7 +25,7 @@ class MixtureOfExperts:
 
     def __init__(self, config: ModelConfig, layer: int, weights: WeightReader) -> None:
         prefix = f"layers.{layer}.ffn"
-        self.prefix = f"layers.{layer}"
+        self.name = f"layers.{layer}"
         self.num_active = config.num_experts_per_tok
         self.scaling_factor = config.routed_scaling_factor
         self.limit = config.swiglu_limit
@@ -45,8 +45,8 @@ class MixtureOfExperts:
         indices, weights = ops.router_topk(
             self.gate(x), self.gate_bias, self.num_active, scaling_factor=self.scaling_factor
         )
-        step.tap(f"{self.prefix}.gate_indices", indices)
-        step.tap(f"{self.prefix}.gate_weights", weights)
+        if step.taps is not None:
+            step.tap(self.name, gate_indices=indices, gate_weights=weights)
         shared = ops.expert_mlp(
             x,
             self.shared_w13,

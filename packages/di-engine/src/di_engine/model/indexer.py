@@ -7,12 +7,16 @@ layers) score those blocks alone (DeepSeek-V4.1 reference `inference/model.py`; 
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from di_engine.config import ModelConfig
 from di_engine.model.step import EntryPlan, Step
 from di_engine.model.weights import WeightReader
 from di_kernels import ops
+
+_PRODUCTS_AT_ONCE = 1 << 26
+"""Dot products of one scoring call: bounds the memory of long prompt chunks over long contexts."""
 
 
 class Indexer:
@@ -58,7 +62,8 @@ class Indexer:
             step.row_request,
             step.cache.layout.block_tokens // self.ratio,
         )
-        step.tap(f"layers.{self.layer}.topk_positions", entries)
+        if step.taps is not None:
+            step.tap(f"layers.{self.layer}", topk_positions=entries)
 
     def _select(self, x: Tensor, q_latent: Tensor, plan: EntryPlan, step: Step) -> Tensor:
         """Numbers of the chosen entries, ascending, -1 padded, shape [T, at most topk]."""
@@ -67,49 +72,59 @@ class Indexer:
             # at least `topk` entries.
             return ops.select_all(plan.num_visible, plan.max_visible)
 
-        q = self.wq_b(q_latent).view(x.shape[0], self.num_heads, -1)
+        num_rows = x.shape[0]
+        q = self.wq_b(q_latent).view(num_rows, self.num_heads, -1)
         q = ops.apply_rope(q, step.compressed_rotations.forward)
         if self.is_packed:
             q = ops.mxfp4_fake_quantize(q)
         head_weights = self.head_weights(x)
+        rows_at_once = max(1, _PRODUCTS_AT_ONCE // (self.num_heads * plan.max_visible))
+        parts = []
+        for start in range(0, num_rows, rows_at_once):
+            rows = slice(start, start + rows_at_once)
+            parts.append(self._select_rows(q[rows], head_weights[rows], rows, plan, step))
+        blocks = [part for _, part in parts if part is not None]
+        if blocks:
+            step.candidate_blocks = torch.cat(blocks)
+            if step.taps is not None:
+                step.tap(f"layers.{self.layer}", candidate_blocks=step.candidate_blocks)
+        return torch.cat([entries for entries, _ in parts])
+
+    def _select_rows(
+        self, q: Tensor, head_weights: Tensor, rows: slice, plan: EntryPlan, step: Step
+    ) -> tuple[Tensor, Tensor | None]:
+        """Chosen entries of some rows, and their candidate blocks if this layer chooses them."""
+        num_visible = plan.num_visible[rows]
+        scored = (
+            q,
+            head_weights,
+            step.cache.index_keys(self.source),
+            step.batch.block_tables,
+            step.row_request[rows],
+            num_visible,
+        )
         if self.uses_candidates and step.candidate_blocks is not None:
-            return self._select_in_candidates(q, head_weights, plan, step, step.candidate_blocks)
+            blocks = step.candidate_blocks[rows]
+            scores = ops.candidate_scores(
+                *scored,
+                blocks,
+                block_size=self.block_size,
+                max_entries=plan.max_visible,
+                batch_invariant=self.batch_invariant,
+            )
+            visible = ops.candidate_visible(blocks, num_visible, self.block_size)
+            compact = ops.select_topk(scores, visible, self.topk)
+            return ops.expand_candidates(compact, blocks, self.block_size), None
 
         scores = ops.index_scores(
-            q,
-            head_weights,
-            step.cache.index_keys(self.source),
-            step.batch.block_tables,
-            step.row_request,
-            plan.num_visible,
-            max_entries=plan.max_visible,
-            batch_invariant=self.batch_invariant,
+            *scored, max_entries=plan.max_visible, batch_invariant=self.batch_invariant
         )
-        if self.is_candidate_source and plan.max_visible > self.num_candidates:
-            step.candidate_blocks = ops.select_candidate_blocks(
-                scores,
-                plan.num_visible,
-                block_size=self.block_size,
-                num_blocks=self.num_candidates // self.block_size,
-            )
-            step.tap(f"layers.{self.layer}.candidate_blocks", step.candidate_blocks)
-        return ops.select_topk(scores, plan.num_visible, self.topk)
-
-    def _select_in_candidates(
-        self, q: Tensor, head_weights: Tensor, plan: EntryPlan, step: Step, blocks: Tensor
-    ) -> Tensor:
-        scores = ops.candidate_scores(
-            q,
-            head_weights,
-            step.cache.index_keys(self.source),
-            step.batch.block_tables,
-            step.row_request,
-            plan.num_visible,
-            blocks,
+        entries = ops.select_topk(scores, num_visible, self.topk)
+        if not self.is_candidate_source or plan.max_visible <= self.num_candidates:
+            return entries, None
+        return entries, ops.select_candidate_blocks(
+            scores,
+            num_visible,
             block_size=self.block_size,
-            max_entries=plan.max_visible,
-            batch_invariant=self.batch_invariant,
+            num_blocks=self.num_candidates // self.block_size,
         )
-        visible = ops.candidate_visible(blocks, plan.num_visible, self.block_size)
-        compact = ops.select_topk(scores, visible, self.topk)
-        return ops.expand_candidates(compact, blocks, self.block_size)

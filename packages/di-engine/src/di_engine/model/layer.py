@@ -12,6 +12,7 @@ from di_engine.model.hyper_connections import HyperConnection
 from di_engine.model.step import Step
 from di_engine.model.weights import WeightReader
 from di_kernels import ops
+from di_kernels.ops import HyperMixes
 
 
 class Layer:
@@ -26,6 +27,7 @@ class Layer:
     def __init__(self, config: ModelConfig, layer: int, weights: WeightReader) -> None:
         self.name = f"layers.{layer}"
         self.norm_eps = config.rms_norm_eps
+        self.batch_invariant = weights.numerics.deterministic
         self.engram = Engram(config, layer, weights) if config.has_engram(layer) else None
         self.attention_mix = HyperConnection(config, f"{self.name}.hc_attn", weights)
         self.attention_norm = weights.wide(f"{self.name}.attn_norm.weight")
@@ -47,22 +49,32 @@ class Layer:
         """
         if self.engram is not None:
             streams = self.engram(streams, step)
-            step.tap(f"{self.name}.engram_out", streams)
+            if step.taps is not None:
+                step.tap(self.name, engram_out=streams)
 
         mixes = self.attention_mix(streams)
-        x = ops.hc_collapse_norm(streams, pre_mix, self.attention_norm, self.norm_eps)
+        x = self._collapse(streams, pre_mix, self.attention_norm)
         attended = self.attention(x, step)
-        streams = ops.hc_expand(attended, streams, mixes.post, mixes.residual)
-        step.tap(f"{self.name}.attn_norm_out", x)
-        step.tap(f"{self.name}.attn_out", attended)
+        streams = self._expand(attended, streams, mixes)
+        if step.taps is not None:
+            step.tap(self.name, attn_norm_out=x, attn_out=attended)
 
+        # The experts read the streams through the mix that attention's coefficients brought.
         pre_mix = mixes.pre
         mixes = self.ffn_mix(streams)
-        x = ops.hc_collapse_norm(streams, pre_mix, self.ffn_norm, self.norm_eps)
+        x = self._collapse(streams, pre_mix, self.ffn_norm)
         fed = self.experts(x, step)
-        streams = ops.hc_expand(fed, streams, mixes.post, mixes.residual)
-        step.tap(f"{self.name}.ffn_norm_out", x)
-        step.tap(f"{self.name}.ffn_out", fed)
-        step.tap(f"{self.name}.stream", streams)
-        step.tap(f"{self.name}.pre_mix", mixes.pre)
+        streams = self._expand(fed, streams, mixes)
+        if step.taps is not None:
+            step.tap(self.name, ffn_norm_out=x, ffn_out=fed, stream=streams, pre_mix=mixes.pre)
         return streams, mixes.pre
+
+    def _collapse(self, streams: Tensor, pre_mix: Tensor, norm: Tensor) -> Tensor:
+        return ops.hc_collapse_norm(
+            streams, pre_mix, norm, self.norm_eps, batch_invariant=self.batch_invariant
+        )
+
+    def _expand(self, y: Tensor, streams: Tensor, mixes: HyperMixes) -> Tensor:
+        return ops.hc_expand(
+            y, streams, mixes.post, mixes.residual, batch_invariant=self.batch_invariant
+        )

@@ -119,10 +119,10 @@ class Step:
     candidate_blocks: Tensor | None = None
     taps: dict[str, Tensor] | None = None
 
-    def tap(self, name: str, value: Tensor) -> None:
-        """Hands `value` to whoever watches this step."""
+    def tap(self, prefix: str, **tensors: Tensor) -> None:
+        """Hands tensors, named ``prefix.keyword``, to whoever watches this step."""
         if self.taps is not None:
-            self.taps[name] = value
+            self.taps |= {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,14 +146,18 @@ class StepPlanner:
     def plan(self, batch: StepBatch, cache: Cache) -> Step:
         """Everything of the step that does not depend on weights."""
         rows = _RowIndex.of(batch)
+        compressed = self._rotations(batch.positions, self.compressed_frequencies)
         return Step(
             batch=batch,
             cache=cache,
             row_request=rows.request,
             window=self._plan_window(batch, rows, cache.layout.ring_len),
-            entries={ratio: self._plan_entries(batch, rows, cache, ratio) for ratio in self.ratios},
+            entries={
+                ratio: self._plan_entries(batch, rows, cache, ratio, compressed.forward)
+                for ratio in self.ratios
+            },
             window_rotations=self._rotations(batch.positions, self.window_frequencies),
-            compressed_rotations=self._rotations(batch.positions, self.compressed_frequencies),
+            compressed_rotations=compressed,
         )
 
     def _rotations(self, positions: Tensor, frequencies: Tensor) -> Rotations:
@@ -188,27 +192,32 @@ class StepPlanner:
         )
 
     def _plan_entries(
-        self, batch: StepBatch, rows: _RowIndex, cache: Cache, ratio: int
+        self,
+        batch: StepBatch,
+        rows: _RowIndex,
+        cache: Cache,
+        ratio: int,
+        row_rotation: RopeRotation,
     ) -> EntryPlan:
-        positions = batch.positions
         entries_per_block = cache.layout.block_tokens // ratio
-        num_visible = (positions + 1) // ratio
-        closing = None if ratio == 1 else ((positions + 1) % ratio == 0).nonzero().squeeze(1)
-        last = positions if closing is None else positions[closing]
-        request = rows.request if closing is None else rows.request[closing]
+        end = batch.positions + 1
+        num_visible = end // ratio
+        last, request, rotation, pooling = batch.positions, rows.request, row_rotation, None
+        if ratio > 1:
+            closing = (end % ratio == 0).nonzero().squeeze(1)
+            last, request = last[closing], request[closing]
+            rotation = self._rotation(last + 1 - ratio, self.compressed_frequencies)
+            pooling = self._plan_pooling(batch, rows, closing, ratio, cache.layout.state_rows)
         slots = ops.entries_to_slots(
             (last // ratio)[:, None], batch.block_tables, request, entries_per_block
         ).squeeze(1)
         is_new = last >= batch.write_floors[request]
-        pooling = None
-        if closing is not None:
-            pooling = self._plan_pooling(batch, rows, closing, ratio, cache.layout.state_rows)
         return EntryPlan(
             ratio=ratio,
             num_visible=num_visible,
             max_visible=batch.max_context_len // ratio,
             slots=torch.where(is_new, slots, -1),
-            rotation=self._rotation(last + 1 - ratio, self.compressed_frequencies),
+            rotation=rotation,
             pooling=pooling,
         )
 
