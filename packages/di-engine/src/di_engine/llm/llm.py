@@ -55,8 +55,8 @@ class LLM:
             model: A checkpoint directory, a hub id, `tiny` for the built-in checkpoint, or a whole
                 `EngineConfig`.
             load_progress: Called with (bytes done, bytes in all, what) while weights are read.
-            **config: Fields of `EngineConfig` by their leaf name, such as `max_running=8`. They come
-                before `DI_*` environment variables, which come before the defaults.
+            **config: Fields of `EngineConfig` by their leaf name, such as `max_running=8`. They
+                come before `DI_*` environment variables, which come before the defaults.
 
         Raises:
             ConfigError: If a field is unknown or wrong.
