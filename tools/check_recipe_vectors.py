@@ -189,7 +189,7 @@ class Runner:
             return self.package.UrlImageSource(given["url"], **keywords)
         if kind == "data_url":
             return self.package.DataUrlImageSource(given["data_url"], **keywords)
-        return self.package.BytesImageSource(given["data"].encode(), **keywords)
+        return self.package.BytesImageSource(bytes.fromhex(given["data_hex"]), **keywords)
 
     def run_direct(self, given: dict[str, Any]) -> Any:
         try:
@@ -221,9 +221,11 @@ class Runner:
         generator = request_class.chunk_generator(converted, "resp-1", "m-out")
         if given.get("signature") is not None:
             generator = generator.with_signature(given["signature"])
-        if given.get("namespace_tool_map") is not None:
-            pairs = {name: tuple(pair) for name, pair in given["namespace_tool_map"].items()}
-            generator = generator.with_namespace_tool_map(pairs)
+        if given.get("namespace_tool_map"):
+            pairs = given["namespace_tool_map"]
+            if pairs is True:
+                pairs = request_class(body_of(given)).namespace_tool_map(self.options(given.get("options")))
+            generator = generator.with_namespace_tool_map({name: tuple(pair) for name, pair in pairs.items()})
         if given.get("echo"):
             generator = generator.with_echo(request_class(body_of(given)).echo())
         options = converted.parsing_options

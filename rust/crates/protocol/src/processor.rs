@@ -252,11 +252,11 @@ impl<G: ChunkGenerator> StreamProcessor<G> {
             .feed(&mut self.machine, ids, logprobs, &mut deltas)
             .map_err(StreamError::Logprobs)?;
         self.machine.release(&mut deltas);
-        match consumed {
+        if self.official && consumed == 0 {
             // The original gives not even its opening events for a chunk that it holds.
-            None if self.official => return Ok(()),
-            consumed => self.completion_tokens += consumed.unwrap_or(0) as u64,
+            return Ok(());
         }
+        self.completion_tokens += consumed as u64;
         self.start(events);
         self.give(&mut deltas, events);
         Ok(())

@@ -53,8 +53,7 @@ impl TokenReader {
         &self.tokenizer
     }
 
-    /// Reads a chunk of ids; returns how many ids are now consumed, held ones of earlier chunks included, or `None`
-    /// if the whole chunk is held.
+    /// Reads a chunk of ids; returns how many ids were consumed, held ones of earlier chunks included.
     ///
     /// # Errors
     /// Log probabilities whose number differs from that of the ids.
@@ -64,7 +63,7 @@ impl TokenReader {
         ids: &[u32],
         logprobs: Option<Vec<TokenLogprob>>,
         out: &mut Vec<Delta>,
-    ) -> Result<Option<usize>, LogprobCount> {
+    ) -> Result<usize, LogprobCount> {
         match logprobs {
             Some(logprobs) if logprobs.len() != ids.len() => {
                 return Err(LogprobCount { logprobs: logprobs.len(), ids: ids.len() });
@@ -73,14 +72,13 @@ impl TokenReader {
             None => self.held_logprobs.extend(ids.iter().map(|_| None)),
         }
         self.held.extend_from_slice(ids);
-        let tail = Decoder::incomplete_tail(&self.tokenizer, &self.held);
-        if self.official && (tail > 0 || !self.has_text()) {
-            // The original waits with the whole chunk, also when its ids stand for no text at all.
-            return Ok(None);
-        }
+        let tail = match self.official {
+            true => self.undecided_run(),
+            false => Decoder::incomplete_tail(&self.tokenizer, &self.held),
+        };
         let count = self.held.len() - tail;
         self.read(machine, count, out);
-        Ok(if tail > 0 && count == 0 { None } else { Some(count) })
+        Ok(count)
     }
 
     /// Gives out what was held for an incomplete character; returns the number of ids.
@@ -94,8 +92,16 @@ impl TokenReader {
         count
     }
 
-    fn has_text(&self) -> bool {
-        self.held.iter().any(|id| self.tokenizer.token_bytes(*id).is_some())
+    /// The original holds the ordinary tokens behind the last added one while their text is empty or ends with a
+    /// replacement character.
+    fn undecided_run(&self) -> usize {
+        let is_added = |id: &u32| self.tokenizer.added_text(*id).is_some();
+        let start = self.held.iter().rposition(is_added).map_or(0, |index| index + 1);
+        let run = &self.held[start..];
+        match Decoder::decode(&self.tokenizer, run).last() {
+            Some(TokenText::Ordinary { text, .. }) if !text.is_empty() && !text.ends_with('\u{fffd}') => 0,
+            _ => run.len(),
+        }
     }
 
     fn read(&mut self, machine: &mut Machine, count: usize, out: &mut Vec<Delta>) {
