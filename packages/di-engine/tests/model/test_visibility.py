@@ -156,7 +156,7 @@ def test_reuse_layers_read_the_latest_selection(kit, wide):
     streams, pre_mix = wide.embed(batch)
     for layer in wide.layers:
         streams, pre_mix = layer(streams, pre_mix, step)
-        chosen.append(step.selected_slots)
+        chosen.append(step.selection)
     assert chosen[0] is None
     assert chosen[1] is chosen[2]
     assert chosen[3] is chosen[4]

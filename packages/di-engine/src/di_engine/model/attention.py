@@ -18,6 +18,9 @@ from di_engine.model.step import Step
 from di_engine.model.weights import WeightReader
 from di_kernels import RecordPool, ops
 
+_GATHERED_AT_ONCE = 1 << 22
+"""Numbers of keys that a step may lay out at once on a CPU; longer ones go some rows at a time."""
+
 
 class Attention:
     """Attention of one layer.
@@ -84,21 +87,38 @@ class Attention:
         if self.indexer is not None:
             self.indexer(x, q_latent, step)
         window, window_slots = self._window(kv, step)
-        selected = None if self.source is None else step.cache.entries(self.source)
-        out = ops.sparse_attention(
-            q,
-            window,
-            window_slots,
-            self.sink,
-            selected=selected,
-            selected_slots=step.selected_slots if self.ratio else None,
-            batch_invariant=self.batch_invariant,
-        )
+        out = self._attend(q, window, window_slots, step)
         out = ops.apply_rope(out, rotations.inverse)
         out = ops.grouped_linear(
             out.view(num_rows, self.num_groups, -1), self.wo_a, batch_invariant=self.batch_invariant
         )
         return self.wo_b(out.flatten(1))
+
+    def _attend(self, q: Tensor, window: RecordPool, window_slots: Tensor, step: Step) -> Tensor:
+        """Outputs of all heads, shape [T, heads, head_dim]."""
+        selection = None if self.source is None else step.selection
+        num_keys = window_slots.shape[1] + (0 if selection is None else selection.slots.shape[1])
+        if q.device.type != "cpu" or q.shape[0] * num_keys * self.head_dim > _GATHERED_AT_ONCE:
+            return ops.sparse_attention(
+                q,
+                window,
+                window_slots,
+                self.sink,
+                selected=None if selection is None else selection.pool,
+                selected_slots=None if selection is None else selection.slots,
+                batch_invariant=self.batch_invariant,
+            )
+        # A CPU reads the selected entries once for all layers that share the selection.
+        keys, is_valid = (
+            ops.read_records(window, window_slots, self.sink.dtype),
+            step.window.is_valid,
+        )
+        if selection is not None:
+            keys = torch.cat([keys, selection.read(self.sink.dtype)], dim=1)
+            is_valid = selection.is_valid
+        return ops.sink_attention(
+            q, keys, is_valid, self.sink, batch_invariant=self.batch_invariant
+        )
 
     def _window(self, kv: Tensor, step: Step) -> tuple[RecordPool, Tensor]:
         """Stores the new window keys; returns the pool and slots that the rows read."""

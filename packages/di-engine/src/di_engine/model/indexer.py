@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from di_engine.config import ModelConfig
-from di_engine.model.step import EntryPlan, Step
+from di_engine.model.step import EntryPlan, Selection, Step
 from di_engine.model.weights import WeightReader
 from di_kernels import ops
 
@@ -56,12 +56,13 @@ class Indexer:
         """
         plan = step.entries[self.ratio]
         entries = self._select(x, q_latent, plan, step)
-        step.selected_slots = ops.entries_to_slots(
+        slots = ops.entries_to_slots(
             entries,
             step.batch.block_tables,
             step.row_request,
             step.cache.layout.block_tokens // self.ratio,
         )
+        step.selection = Selection(step.cache.entries(self.source), slots, step.window.is_valid)
         if step.taps is not None:
             step.tap(f"layers.{self.layer}", topk_positions=entries)
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from di_engine.cache import Cache
 from di_engine.model.batch import StepBatch
 from di_kernels import ops
-from di_kernels.ops import RopeRotation
+from di_kernels.ops import RecordPool, RopeRotation
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +35,13 @@ class WindowPlan:
             where there is none, shape [R * (window - 1)]; None when keys are read from the ring.
         read_slots: Keys of each row in ascending position, -1 for none, shape [T, window]. Ring
             slots, or rows of the table [history | new keys].
+        is_valid: Which of `read_slots` are keys, shape [T, window].
     """
 
     store_slots: Tensor
     history_slots: Tensor | None
     read_slots: Tensor
+    is_valid: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,36 @@ class EntryPlan:
     pooling: PoolingPlan | None
 
 
+class Selection:
+    """Entries that an index source chose, for itself and the layers that reuse its choice.
+
+    Args:
+        pool: Entries of the KV source.
+        slots: Chosen entries of each row, -1 padded, shape [T, k].
+        window_valid: Which window keys are keys, shape [T, window].
+    """
+
+    def __init__(self, pool: RecordPool, slots: Tensor, window_valid: Tensor) -> None:
+        self.pool = pool
+        self.slots = slots
+        self._window_valid = window_valid
+        self._keys: Tensor | None = None
+        self._is_valid: Tensor | None = None
+
+    @property
+    def is_valid(self) -> Tensor:
+        """Which of the window keys and the chosen entries are keys, shape [T, window + k]."""
+        if self._is_valid is None:
+            self._is_valid = torch.cat([self._window_valid, self.slots >= 0], dim=1)
+        return self._is_valid
+
+    def read(self, dtype: torch.dtype) -> Tensor:
+        """The chosen entries, read from the pool the first time, shape [T, k, head_dim]."""
+        if self._keys is None:
+            self._keys = ops.read_records(self.pool, self.slots, dtype)
+        return self._keys
+
+
 class Rotations(NamedTuple):
     """Rotation of each row at its own position, and the rotation back."""
 
@@ -102,7 +134,7 @@ class Step:
         window_rotations: For layers without compressed entries.
         compressed_rotations: For layers with compressed entries.
         engram_rows: Table rows of each Engram layer, shape [T, Engram layers, columns].
-        selected_slots: Entries chosen by the latest index source, -1 padded, shape [T, k].
+        selection: Entries chosen by the latest index source.
         candidate_blocks: Candidate blocks chosen by the candidate source, -1 padded, ascending.
         taps: Receives named intermediate tensors when not None.
     """
@@ -115,7 +147,7 @@ class Step:
     window_rotations: Rotations
     compressed_rotations: Rotations
     engram_rows: Tensor | None = None
-    selected_slots: Tensor | None = None
+    selection: Selection | None = None
     candidate_blocks: Tensor | None = None
     taps: dict[str, Tensor] | None = None
 
@@ -176,7 +208,7 @@ class StepPlanner:
         store_slots = rows.tail_slots(ring_start, ring_len)
         if batch.max_query_len + window - 1 <= ring_len:
             slots = ring_start[rows.request][:, None] + positions % ring_len
-            return WindowPlan(store_slots, None, torch.where(is_valid, slots, -1))
+            return WindowPlan(store_slots, None, torch.where(is_valid, slots, -1), is_valid)
 
         history = rows.first_position[:, None] + offsets[:-1] - offsets[-1]
         history_slots = torch.where(
@@ -187,9 +219,8 @@ class StepPlanner:
         in_history = rows.request[:, None] * (window - 1) + relative + (window - 1)
         in_step = batch.num_requests * (window - 1) + rows.number[:, None] + offsets
         read_slots = torch.where(relative < 0, in_history, in_step)
-        return WindowPlan(
-            store_slots, history_slots.flatten(), torch.where(is_valid, read_slots, -1)
-        )
+        read_slots = torch.where(is_valid, read_slots, -1)
+        return WindowPlan(store_slots, history_slots.flatten(), read_slots, is_valid)
 
     def _plan_entries(
         self,
