@@ -14,6 +14,11 @@ pub(crate) fn active_tools(conversation: &Conversation) -> impl Iterator<Item = 
     conversation.tools.iter().filter(move |tool| !hidden && !tool.defer_loading)
 }
 
+/// Whether any tools may be called, deferred ones included: what V4 goes by.
+pub(crate) fn tools_offered(conversation: &Conversation) -> bool {
+    conversation.tool_choice != ToolChoice::None && !conversation.tools.is_empty()
+}
+
 /// An upper estimate of the prompt length, so that the text is allocated once.
 pub(crate) fn capacity(conversation: &Conversation) -> usize {
     let messages: usize = conversation
@@ -50,10 +55,7 @@ pub(crate) fn kept_from(conversation: &Conversation, options: &RenderOptions) ->
 
 impl Writer<'_> {
     pub fn tool_block(&mut self, conversation: &Conversation, markup: Markup) {
-        let mut tools = active_tools(conversation).peekable();
-        if tools.peek().is_none() {
-            return;
-        }
+        let tools = active_tools(conversation);
         self.text(texts::TOOLS_INTRO);
         self.open_calls(markup);
         self.text(texts::TOOLS_INTRO_END);
@@ -120,6 +122,7 @@ impl Writer<'_> {
         &mut self,
         conversation: &Conversation,
         is_open: bool,
+        has_tools: bool,
         options: &RenderOptions,
         markup: Markup,
     ) {
@@ -133,7 +136,7 @@ impl Writer<'_> {
         }
         if options.generates()
             && conversation.tool_choice == ToolChoice::Required
-            && active_tools(conversation).next().is_some()
+            && has_tools
         {
             self.text("\n\n");
             self.open_calls(markup);

@@ -7,7 +7,7 @@ use recipe_model::{
 
 use crate::calls::Markup;
 use crate::options::RenderOptions;
-use crate::parts::{active_tools, capacity, kept_from};
+use crate::parts::{capacity, kept_from, tools_offered};
 use crate::prompt::{RenderedPrompt, Writer};
 use crate::{texts, PromptFormat};
 
@@ -31,7 +31,7 @@ pub(crate) fn render(
     sort_results(&mut items);
     let thinking = ThinkingRule {
         thinking_mode: conversation.thinking_mode,
-        tools_active: active_tools(conversation).next().is_some(),
+        tools_active: tools_offered(conversation),
         kept_from: kept_from(conversation, options),
     };
     let mut is_open = false;
@@ -73,7 +73,7 @@ pub(crate) fn render(
             }
         }
     }
-    writer.end(conversation, is_open, options, markup);
+    writer.end(conversation, is_open, tools_offered(conversation), options, markup);
     writer.finish()
 }
 
@@ -98,7 +98,9 @@ fn front(writer: &mut Writer<'_>, conversation: &Conversation, markup: Markup) {
             }
         }
     }
-    writer.tool_block(conversation, markup);
+    if tools_offered(conversation) {
+        writer.tool_block(conversation, markup);
+    }
     writer.response_format(&conversation.response_format, texts::V4_JSON_OBJECT, markup);
 }
 

@@ -55,7 +55,7 @@ pub(crate) fn render(
         index += 1;
     }
     let is_open = messages.last().is_some_and(Message::is_prefix) || options.continue_final_message;
-    layout.writer.end(conversation, is_open, options, layout.markup);
+    layout.writer.end(conversation, is_open, layout.tools_active, options, layout.markup);
     layout.writer.finish()
 }
 
@@ -119,7 +119,9 @@ impl<'a> Layout<'a> {
         }
         self.writer.content(&message.content);
         if first {
-            self.writer.tool_block(self.conversation, self.markup);
+            if self.tools_active {
+                self.writer.tool_block(self.conversation, self.markup);
+            }
             let json_object = [texts::SCHEMA_FORMAT, texts::V41_JSON_OBJECT].concat();
             self.writer.response_format(&self.conversation.response_format, &json_object, self.markup);
         }

@@ -1,5 +1,6 @@
 //! Rules that the three protocols share.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use recipe_json::Value;
@@ -9,7 +10,7 @@ use recipe_model::{
 use recipe_stream::{ParsingOptions, ThinkingInitialStage};
 
 use crate::error::{refuse, ConversionError, ShapeError};
-use crate::options::{ConversionOptions, ModelVersion};
+use crate::options::{ConversionOptions, ModelVersion, ReasoningContentBehavior};
 use crate::request::{InferenceOptions, OutputConstraint};
 use crate::schema;
 use crate::shape::{text, unknown, wrong, Shape};
@@ -165,10 +166,12 @@ pub(crate) fn check_max_tokens(
 /// Effective sampling values; the model is trained for fixed ones in most modes.
 pub(crate) fn inference_options(
     sampling: &Sampling,
-    thinking: bool,
+    conversation: &Conversation,
     version: ModelVersion,
 ) -> InferenceOptions {
+    let thinking = conversation.thinking_mode;
     let top_p = match (version, thinking) {
+        (ModelVersion::DeepseekV4Pro, true) if !conversation.tools.is_empty() => 0.95,
         (ModelVersion::DeepseekV4Pro, true) | (ModelVersion::DeepseekV41Flash, false) => 1.0,
         (ModelVersion::DeepseekV4Pro, false) => sampling.top_p.unwrap_or(1.0),
         (ModelVersion::DeepseekV41Flash, true) => sampling.top_p.unwrap_or(1.0).max(0.95),
@@ -228,26 +231,37 @@ pub(crate) struct DeclaredTool {
     pub parameters: Option<Arc<Value<'static>>>,
     pub strict: Option<bool>,
     pub defer_loading: bool,
+    /// Whether missing parameters are an error.
+    pub needs_parameters: bool,
 }
 
 impl DeclaredTool {
-    /// Checks the schema and normalises it if the tool is strict.
-    pub fn define(self, missing_is_empty: bool, options: &ConversionOptions) -> Rule<ToolDefinition> {
+    /// The tool as declared, for messages that name it before it is checked.
+    pub fn unchecked(&self) -> ToolDefinition {
+        ToolDefinition {
+            name: self.name.clone(),
+            description: self.description.clone(),
+            parameters: self.parameters.clone(),
+            strict: self.strict,
+            defer_loading: self.defer_loading,
+        }
+    }
+
+    /// Checks the schema, or normalises it if the tool is strict.
+    pub fn define(self, options: &ConversionOptions) -> Rule<ToolDefinition> {
+        let is_strict = self.strict == Some(true);
         let parameters = match self.parameters {
+            Some(parameters) if is_strict => Arc::new(schema::normalize_parameters(&parameters, options)?),
             Some(parameters) => {
                 schema::check_parameters(&self.name, &parameters, options)?;
-                if self.strict == Some(true) {
-                    Arc::new(schema::normalize_parameters(&parameters, options)?)
-                } else {
-                    parameters
-                }
+                parameters
             }
-            None if missing_is_empty && self.strict == Some(true) => schema::empty_strict_parameters(),
-            None if missing_is_empty => schema::empty_parameters(),
-            None => {
+            None if self.needs_parameters => {
                 schema::check_parameters(&self.name, &Value::Null, options)?;
                 schema::empty_parameters()
             }
+            None if is_strict => schema::empty_strict_parameters(),
+            None => schema::empty_parameters(),
         };
         Ok(ToolDefinition {
             name: self.name,
@@ -259,15 +273,7 @@ impl DeclaredTool {
     }
 }
 
-pub(crate) fn check_unique_names(tools: &[ToolDefinition]) -> Rule<()> {
-    let mut names = std::collections::HashSet::with_capacity(tools.len());
-    if tools.iter().all(|tool| names.insert(tool.name.as_str())) {
-        return Ok(());
-    }
-    refuse("Tool names must be unique.")
-}
-
-pub(crate) fn check_strict_mix(tools: &[ToolDefinition]) -> Rule<()> {
+fn check_strict_mix(tools: &[ToolDefinition]) -> Rule<()> {
     let strict = tools.iter().filter(|tool| tool.strict == Some(true)).count();
     if strict != 0 && strict != tools.len() {
         return refuse("Cannot use strict tool with non-strict tool in the same request");
@@ -285,19 +291,38 @@ pub(crate) enum RequestedChoice {
     Named(String),
 }
 
-/// Applies the choice to the tools.
+/// Applies the choice to the declared tools, then checks and defines those that are left.
 pub(crate) fn choose_tools(
+    tools: Vec<DeclaredTool>,
+    choice: RequestedChoice,
+    thinking: bool,
+    options: &ConversionOptions,
+) -> Rule<(Vec<ToolDefinition>, ToolChoice)> {
+    if choice == RequestedChoice::None {
+        return Ok((Vec::new(), ToolChoice::None));
+    }
+    if tools.is_empty() {
+        return Ok((Vec::new(), ToolChoice::Auto));
+    }
+    let mut names = HashSet::with_capacity(tools.len());
+    let mut defined = Vec::with_capacity(tools.len());
+    for tool in tools {
+        if !names.insert(tool.name.clone()) {
+            return refuse("Tool names must be unique.");
+        }
+        defined.push(tool.define(options)?);
+    }
+    let (tools, choice) = selected(defined, choice, thinking)?;
+    Ok((tools, choice))
+}
+
+fn selected(
     tools: Vec<ToolDefinition>,
     choice: RequestedChoice,
     thinking: bool,
 ) -> Rule<(Vec<ToolDefinition>, ToolChoice)> {
-    if tools.is_empty() {
-        let choice = if choice == RequestedChoice::None { ToolChoice::None } else { ToolChoice::Auto };
-        return Ok((tools, choice));
-    }
     let (tools, choice) = match choice {
-        RequestedChoice::Auto => return Ok((tools, ToolChoice::Auto)),
-        RequestedChoice::None => return Ok((Vec::new(), ToolChoice::None)),
+        RequestedChoice::Auto | RequestedChoice::None => return Ok((tools, ToolChoice::Auto)),
         RequestedChoice::Required => (tools, ToolChoice::Required),
         RequestedChoice::Named(name) => {
             let named: Vec<ToolDefinition> =
@@ -334,33 +359,31 @@ pub(crate) enum RequestedFormat {
 pub(crate) struct CheckedFormat {
     pub format: ResponseFormat,
     pub constraint: Option<OutputConstraint>,
-    pub is_strict: bool,
 }
 
 impl RequestedFormat {
     pub fn check(self, options: &ConversionOptions) -> Rule<CheckedFormat> {
-        let (format, constraint, is_strict) = match self {
-            RequestedFormat::Text => (ResponseFormat::Text, None, false),
+        let (format, constraint) = match self {
+            RequestedFormat::Text => (ResponseFormat::Text, None),
             RequestedFormat::JsonObject => {
-                (ResponseFormat::JsonObject, Some(OutputConstraint::Json { schema: None }), false)
+                (ResponseFormat::JsonObject, Some(OutputConstraint::Json { schema: None }))
             }
             RequestedFormat::Regex(pattern) => (
                 ResponseFormat::Regex(pattern.clone()),
                 Some(OutputConstraint::Regex { pattern }),
-                false,
             ),
             RequestedFormat::JsonSchema { schema, strict } => {
-                schema::check_response_schema(&schema, options)?;
                 let constrained = if strict {
                     Arc::new(schema::normalize_response_schema(&schema, options)?)
                 } else {
+                    schema::check_response_schema(&schema, options)?;
                     schema.clone()
                 };
                 let constraint = OutputConstraint::Json { schema: Some(constrained) };
-                (ResponseFormat::JsonSchema(schema), Some(constraint), strict)
+                (ResponseFormat::JsonSchema(schema), Some(constraint))
             }
         };
-        Ok(CheckedFormat { format, constraint, is_strict })
+        Ok(CheckedFormat { format, constraint })
     }
 }
 
@@ -371,21 +394,24 @@ pub(crate) fn mentions_json(messages: &[Message]) -> bool {
     })
 }
 
-/// The constraint of a request: a schema beats tools, tools beat a bare JSON object.
+/// The constraint of a request: tools beat a response format.
 pub(crate) fn output_constraint(
     format: Option<OutputConstraint>,
     conversation: &Conversation,
     parallel: Option<bool>,
-) -> Option<OutputConstraint> {
-    let is_bare_json = matches!(format, Some(OutputConstraint::Json { schema: None }) | None);
-    if is_bare_json && !conversation.tools.is_empty() {
-        return Some(OutputConstraint::ToolCalls {
-            required: conversation.tool_choice == ToolChoice::Required,
-            parallel: parallel != Some(false),
-            tools: conversation.tools.clone(),
-        });
+) -> Rule<Option<OutputConstraint>> {
+    if conversation.tools.is_empty() {
+        return Ok(format);
     }
-    format
+    check_strict_mix(&conversation.tools)?;
+    if format.is_some() && conversation.tools.iter().any(|tool| tool.strict == Some(true)) {
+        return refuse("response_format should not be used with tools");
+    }
+    Ok(Some(OutputConstraint::ToolCalls {
+        required: conversation.tool_choice == ToolChoice::Required,
+        parallel: parallel != Some(false),
+        tools: conversation.tools.clone(),
+    }))
 }
 
 /// How the output of `conversation` is parsed.
@@ -425,9 +451,49 @@ pub(crate) fn parsing_options(
     }
 }
 
-/// Reasoning of an earlier assistant message: dropped without thinking, empty when it was not sent.
-pub(crate) fn earlier_reasoning(reasoning: Option<String>, thinking: bool) -> Option<String> {
-    thinking.then(|| reasoning.unwrap_or_default())
+/// Checks and completes the reasoning of assistant messages, which so far is as it was sent.
+///
+/// `member` is the name of the member that should have carried it. In the current turn, reasoning must come with
+/// calls, and with every message if tools were declared, unless a call id says that there was none.
+pub(crate) fn complete_reasoning(
+    messages: &mut [Message],
+    thinking: bool,
+    declares_tools: bool,
+    member: &str,
+    options: &ConversionOptions,
+) -> Rule<()> {
+    if thinking && options.reasoning_content_behavior == ReasoningContentBehavior::Reject {
+        let last_user = messages.iter().rposition(|message| matches!(message, Message::User(_)));
+        for message in &messages[last_user.map_or(0, |index| index + 1)..] {
+            let Message::Assistant(message) = message else {
+                continue;
+            };
+            let calls = message.tool_calls.as_deref().unwrap_or_default();
+            let is_needed = declares_tools || !calls.is_empty();
+            let is_marked = calls.iter().any(|call| marks_empty_reasoning(&call.id, options.is_official()));
+            if is_needed && message.reasoning_content.is_none() && !is_marked {
+                return refuse(format!("The `{member}` in the thinking mode must be passed back to the API."));
+            }
+        }
+    }
+    for message in messages {
+        if let Message::Assistant(message) = message {
+            match (&mut message.reasoning_content, thinking) {
+                (reasoning, false) => *reasoning = None,
+                (reasoning @ None, true) => *reasoning = Some(String::new()),
+                (Some(_), true) => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Stands for an image in prompts of a model that sees none.
+pub(crate) const UNSUPPORTED_IMAGE: &str = "[Unsupported Image]";
+
+/// Whether the model sees images, loads tools late and has system messages at any place.
+pub(crate) fn is_flash(version: ModelVersion) -> bool {
+    version == ModelVersion::DeepseekV41Flash
 }
 
 /// Whether a call id says that the call was made with empty reasoning: `call_NN_ET_...`.

@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock, RwLock};
 use recipe_json::{Number, Object, Value};
 
 use crate::common::Rule;
-use crate::error::refuse;
+use crate::error::{refuse, ConversionError};
 use crate::options::ConversionOptions;
 
 /// Remembered outcomes are dropped together when their schemas exceed this many bytes.
@@ -116,8 +116,8 @@ pub(crate) fn normalize_parameters(
     schema: &Value<'_>,
     options: &ConversionOptions,
 ) -> Rule<Value<'static>> {
-    let rules = Normalizer { official: options.is_official() };
-    rules.top(schema, true, "The top level of the function parameters schema must be an object.")
+    let not_object = "The top level of the function parameters schema must be an object.";
+    normalize(schema, "Invalid tool parameters schema : ", true, not_object, options)
 }
 
 /// Normalises the schema of a strict response format.
@@ -125,52 +125,67 @@ pub(crate) fn normalize_response_schema(
     schema: &Value<'_>,
     options: &ConversionOptions,
 ) -> Rule<Value<'static>> {
-    let rules = Normalizer { official: options.is_official() };
-    rules.top(schema, false, "The top level of the json schema must be an object.")
+    let not_object = "The top level of the json schema must be an object.";
+    normalize(schema, "Invalid json schema: ", false, not_object, options)
+}
+
+/// The shape of the whole schema is checked before its rules.
+fn normalize(
+    schema: &Value<'_>,
+    what: &'static str,
+    allow_empty: bool,
+    not_object: &str,
+    options: &ConversionOptions,
+) -> Rule<Value<'static>> {
+    let official = options.is_official();
+    Normalizer { official, what, checks_rules: false }.node(schema)?;
+    Normalizer { official, what, checks_rules: true }.top(schema, allow_empty, not_object)
 }
 
 /// Rewrites strict schemas in a fixed member order and refuses what a grammar cannot enforce.
 struct Normalizer {
     /// Lose definitions, lengths and counts, as the original does.
     official: bool,
+    /// Beginning of error texts.
+    what: &'static str,
+    /// Otherwise only shapes are checked.
+    checks_rules: bool,
 }
 
 const FORMATS: [&str; 5] = ["email", "hostname", "ipv4", "ipv6", "uuid"];
+const KINDS: [&str; 7] = ["object", "string", "number", "integer", "boolean", "array", "null"];
 const SCALARS: [&str; 5] = ["string", "number", "integer", "boolean", "null"];
-
-fn malformed<T>(detail: impl std::fmt::Display) -> Rule<T> {
-    refuse(format!("Invalid tool parameters schema : {detail}"))
-}
 
 fn variants(words: &[&str]) -> String {
     words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ")
 }
 
-/// A wrong type in the words of the original's deserialiser.
-fn wrong_type<T>(value: &Value<'_>, expected: &str) -> Rule<T> {
-    let found = match value {
-        Value::Null => "null".to_owned(),
-        Value::Bool(value) => format!("boolean `{value}`"),
-        Value::Number(Number::Float(_)) => format!("floating point `{}`", value.to_compact()),
-        Value::Number(_) => format!("integer `{}`", value.to_compact()),
-        Value::String(_) => format!("string {}", value.to_compact()),
-        Value::Array(_) => "sequence".to_owned(),
-        Value::Object(_) => "map".to_owned(),
-    };
-    malformed(format!("invalid type: {found}, expected {expected}"))
-}
-
 impl Normalizer {
+    fn malformed<T>(&self, detail: impl std::fmt::Display) -> Rule<T> {
+        refuse(format!("{}{detail}", self.what))
+    }
+
+    /// A wrong type in the words of the original's deserialiser.
+    fn wrong_type<T>(&self, value: &Value<'_>, expected: &str) -> Rule<T> {
+        let found = match value {
+            Value::Null => "null".to_owned(),
+            Value::Bool(value) => format!("boolean `{value}`"),
+            Value::Number(Number::Float(_)) => format!("floating point `{}`", value.to_compact()),
+            Value::Number(_) => format!("integer `{}`", value.to_compact()),
+            Value::String(_) => format!("string {}", value.to_compact()),
+            Value::Array(_) => "sequence".to_owned(),
+            Value::Object(_) => "map".to_owned(),
+        };
+        self.malformed(format!("invalid type: {found}, expected {expected}"))
+    }
+
     fn top(&self, schema: &Value<'_>, allow_empty: bool, not_object: &str) -> Rule<Value<'static>> {
         let normalized = match schema.get("type") {
             Some(Value::String(kind)) if kind == "object" => match schema.as_object() {
                 Some(object) => self.object(object, allow_empty)?,
                 None => Value::Null,
             },
-            _ => {
-                self.node(schema)?;
-                return refuse(not_object);
-            }
+            _ => return refuse(not_object),
         };
         if self.official {
             return Ok(normalized);
@@ -197,12 +212,15 @@ impl Normalizer {
 
     fn node(&self, schema: &Value<'_>) -> Rule<Value<'static>> {
         let Some(object) = schema.as_object() else {
-            return malformed("one of `type`, `anyOf`, `$ref` field is required");
+            return self.malformed("one of `type`, `anyOf`, `$ref` field is required");
         };
         match object.get("type") {
             Some(Value::String(kind)) => return self.typed(kind, object),
-            Some(Value::Array(kinds)) => return self.type_list(kinds, object),
-            _ => {}
+            Some(Value::Array(kinds)) => {
+                return self.type_list(kinds, object).map_err(|error| self.in_field(error, "type", "unknown variant"));
+            }
+            Some(other) => return self.wrong_type(other, "variant identifier"),
+            None => {}
         }
         if let Some(choices) = object.get("anyOf") {
             return self.any_of(choices, object);
@@ -213,8 +231,10 @@ impl Normalizer {
                 result.insert("$ref", Value::string(target.clone().into_owned()));
                 Ok(Value::Object(result))
             }
-            Some(other) => wrong_type(other, "a string"),
-            None => malformed("one of `type`, `anyOf`, `$ref` field is required"),
+            Some(other) => {
+                self.wrong_type(other, "a string").map_err(|error| self.in_field(error, "$ref", "invalid type"))
+            }
+            None => self.malformed("one of `type`, `anyOf`, `$ref` field is required"),
         }
     }
 
@@ -224,6 +244,10 @@ impl Normalizer {
             "string" => self.string(object),
             "number" | "integer" => self.number(kind, object),
             "array" => self.array(object),
+            other if !KINDS.contains(&other) => self.malformed(format!(
+                "unknown variant `{other}`, expected one of {}",
+                variants(&KINDS)
+            )),
             _ => {
                 let mut result = Object::new();
                 result.insert("type", Value::string(kind.to_owned()));
@@ -242,19 +266,26 @@ impl Normalizer {
                     properties.insert(name.to_owned(), self.node(member)?);
                 }
             }
-            Some(other) => return wrong_type(other, "a map"),
+            Some(other) => return self.wrong_type(other, "a map"),
         }
         let mut description = Object::new();
         self.copy_string(object, "description", &mut description)?;
-        match object.get("additionalProperties") {
-            None | Some(Value::Null | Value::Bool(false)) => {}
-            Some(Value::Bool(true)) => return refuse("additionalProperties should not be true"),
-            Some(other) => return wrong_type(other, "a boolean"),
+        let is_open = match object.get("additionalProperties") {
+            None | Some(Value::Null | Value::Bool(false)) => false,
+            Some(Value::Bool(true)) => true,
+            Some(other) => return self.wrong_type(other, "a boolean"),
+        };
+        if !self.checks_rules {
+            check_required(self, object.get("required"), &properties)?;
+            return Ok(Value::Null);
         }
         if properties.is_empty() && !allow_empty {
             return refuse("An object with no properties is not allowed.");
         }
-        check_required(object.get("required"), &properties)?;
+        if is_open {
+            return refuse("additionalProperties should not be true");
+        }
+        check_required(self, object.get("required"), &properties)?;
         let required = properties.iter().map(|(name, _)| Value::string(name.to_owned())).collect();
         let mut result = Object::new();
         result.insert("type", Value::string("object"));
@@ -278,22 +309,22 @@ impl Normalizer {
                 result.insert("format", Value::string(format.clone().into_owned()));
             }
             Some(Value::String(format)) => {
-                return malformed(format!(
+                return self.malformed(format!(
                     "unknown variant `{format}`, expected one of {}",
                     variants(&FORMATS)
                 ));
             }
-            Some(other) => return wrong_type(other, "string or map"),
+            Some(other) => return self.wrong_type(other, "string or map"),
         }
         match object.get("enum") {
             None | Some(Value::Null) => {}
             Some(Value::Array(items)) => {
                 if let Some(other) = items.iter().find(|item| item.as_str().is_none()) {
-                    return wrong_type(other, "a string");
+                    return self.wrong_type(other, "a string");
                 }
                 result.insert("enum", Value::Array(items.clone()).into_owned());
             }
-            Some(other) => return wrong_type(other, "a sequence"),
+            Some(other) => return self.wrong_type(other, "a sequence"),
         }
         self.copy_kept(object, &["const", "default", "minLength", "maxLength"], &mut result);
         Ok(Value::Object(result))
@@ -316,12 +347,12 @@ impl Normalizer {
                         Number::Float(_) => false,
                     };
                     if kind == "integer" && !fits {
-                        return wrong_type(value, "i64");
+                        return self.wrong_type(value, "i64");
                     }
                     result.insert(key, value.clone().into_owned());
                 }
-                Some(other) if kind == "integer" => return wrong_type(other, "i64"),
-                Some(other) => return wrong_type(other, "f64"),
+                Some(other) if kind == "integer" => return self.wrong_type(other, "i64"),
+                Some(other) => return self.wrong_type(other, "a JSON number"),
             }
         }
         if !self.official {
@@ -335,7 +366,7 @@ impl Normalizer {
         result.insert("type", Value::string("array"));
         match object.get("items") {
             Some(items) => result.insert("items", self.node(items)?),
-            None => return malformed("missing field `items`"),
+            None => return self.malformed("missing field `items`"),
         }
         self.copy_string(object, "description", &mut result)?;
         self.copy_kept(object, &["minItems", "maxItems", "uniqueItems"], &mut result);
@@ -343,14 +374,39 @@ impl Normalizer {
     }
 
     fn any_of(&self, choices: &Value<'_>, object: &Object<'_>) -> Rule<Value<'static>> {
-        let Some(choices) = choices.as_array() else {
-            return wrong_type(choices, "a sequence");
+        let choices = match choices.as_array() {
+            Some(choices) => choices.iter().map(|choice| self.choice(choice)).collect::<Rule<Vec<_>>>(),
+            None => self.wrong_type(choices, "a sequence"),
         };
-        let normalized = choices.iter().map(|choice| self.node(choice)).collect::<Rule<Vec<_>>>()?;
         let mut result = Object::new();
-        result.insert("anyOf", Value::Array(normalized));
-        self.copy_string(object, "description", &mut result)?;
+        result.insert("anyOf", Value::Array(choices.map_err(|error| self.in_field(error, "anyOf", ""))?));
+        self.copy_string(object, "description", &mut result)
+            .map_err(|error| self.in_field(error, "description", ""))?;
         Ok(Value::Object(result))
+    }
+
+    /// A member of `anyOf`, which has one type of its own.
+    fn choice(&self, schema: &Value<'_>) -> Rule<Value<'static>> {
+        let Some(object) = schema.as_object() else {
+            return self.wrong_type(schema, "internally tagged enum JsonSchemaType");
+        };
+        match object.get("type") {
+            Some(Value::String(kind)) => self.typed(kind, object),
+            Some(other) => self.wrong_type(other, "variant identifier"),
+            // References, nested choices and lists of types can be enforced, the original refuses them here.
+            None if !self.official => self.node(schema),
+            None => self.malformed("missing field `type`"),
+        }
+    }
+
+    /// Says in which member a shape is wrong; broken rules keep their text.
+    fn in_field(&self, error: ConversionError, field: &str, kind: &str) -> ConversionError {
+        match error.message.strip_prefix(self.what) {
+            Some(detail) if detail.starts_with(kind) || detail.starts_with("invalid type") => {
+                ConversionError::new(format!("{}field `{field}`: {detail}", self.what))
+            }
+            _ => error,
+        }
     }
 
     fn type_list(&self, kinds: &[Value<'_>], object: &Object<'_>) -> Rule<Value<'static>> {
@@ -358,12 +414,12 @@ impl Normalizer {
             match kind.as_str() {
                 Some(word) if SCALARS.contains(&word) => {}
                 Some(word) => {
-                    return malformed(format!(
-                        "field `type`: unknown variant `{word}`, expected one of {}",
+                    return self.malformed(format!(
+                        "unknown variant `{word}`, expected one of {}",
                         variants(&SCALARS)
                     ));
                 }
-                None => return wrong_type(kind, "string or map"),
+                None => return self.wrong_type(kind, "string or map"),
             }
         }
         let mut result = Object::new();
@@ -379,7 +435,7 @@ impl Normalizer {
                 to.insert(key, Value::string(text.clone().into_owned()));
                 Ok(())
             }
-            Some(other) => wrong_type(other, "a string"),
+            Some(other) => self.wrong_type(other, "a string"),
         }
     }
 
@@ -396,17 +452,20 @@ impl Normalizer {
     }
 }
 
-fn check_required(required: Option<&Value<'_>>, properties: &Object<'_>) -> Rule<()> {
+fn check_required(rules: &Normalizer, required: Option<&Value<'_>>, properties: &Object<'_>) -> Rule<()> {
     let names = match required {
         None | Some(Value::Null) => return Ok(()),
         Some(Value::Array(names)) => names,
-        Some(other) => return wrong_type(other, "a sequence"),
+        Some(other) => return rules.wrong_type(other, "a sequence"),
     };
     let mut seen = std::collections::HashSet::new();
     for name in names {
         let Some(name) = name.as_str() else {
-            return wrong_type(name, "a string");
+            return rules.wrong_type(name, "a string");
         };
+        if !rules.checks_rules {
+            continue;
+        }
         if !seen.insert(name) {
             return refuse(format!("Duplicate required property '{name}'"));
         }
@@ -414,7 +473,7 @@ fn check_required(required: Option<&Value<'_>>, properties: &Object<'_>) -> Rule
             return refuse(format!("Required property '{name}' not found in object"));
         }
     }
-    if seen.len() != properties.len() {
+    if rules.checks_rules && seen.len() != properties.len() {
         return refuse("Required properties must match all properties in the object");
     }
     Ok(())

@@ -184,7 +184,10 @@ impl Machine {
             self.anchor_failed(MalformedReason::Truncated, out);
             self.scan(out);
         }
-        self.flush(self.queue.end(), out);
+        let end = self.queue.end();
+        // Half a marker inside a call is markup that was cut off, not argument text.
+        let kept = if self.state.is_in_calls() { end - self.scanner.tail() } else { end };
+        self.flush(kept, out);
         self.emit_deferred(out);
         if !self.official {
             self.end_of_output(out);

@@ -45,6 +45,22 @@ pub(crate) enum State {
 
 impl State {
     pub const COUNT: usize = State::StrictValueEnd as usize + 1;
+
+    /// Whether this state of the strict grammar is inside a block of calls.
+    pub fn is_in_calls(self) -> bool {
+        matches!(
+            self,
+            State::StrictCalls
+                | State::StrictName
+                | State::StrictNameEnd
+                | State::StrictArgs
+                | State::StrictKey
+                | State::StrictType
+                | State::StrictStringValue
+                | State::StrictRawValue
+                | State::StrictValueEnd
+        )
+    }
 }
 
 /// What a complete marker does.

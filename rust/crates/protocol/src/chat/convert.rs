@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use recipe_model::{
-    AssistantMessage, Content, Conversation, ImageSource, Message, ReminderMessage, ResponseFormat, SpecialToken,
+    AssistantMessage, Content, Conversation, ImageSource, Message, ReminderMessage, SpecialToken,
     SystemMessage, ToolMessage, UserMessage,
 };
 
-use super::history;
+use super::history::History;
 use super::request::{ChatCompletionRequest, ChatContent, ChatFile, ChatMessage, ChatPart};
-use crate::common::{self, check_count, Rule, Sampling};
+use crate::common::{self, check_count, RequestedFormat, Rule, Sampling, UNSUPPORTED_IMAGE};
 use crate::error::{refuse, RequestError};
 use crate::images::{file_data_source, image_url_source, plain_text_document, NO_FILE_ID};
-use crate::options::ConversionOptions;
+use crate::options::{ConversionOptions, ModelVersion};
 use crate::request::{ConversationRequest, Generation};
 
 impl ChatCompletionRequest {
@@ -27,20 +27,24 @@ impl ChatCompletionRequest {
         check_count("too many tools", self.tools.len(), options.limits.max_tools, options)?;
         let effort = common::thinking(self.thinking, self.reasoning_effort, options);
         let thinking = effort.is_some();
-        let sampling = self.sampling(thinking, options)?;
-        common::check_stop(&self.stop, self.stop_is_scalar)?;
-        let format = std::mem::take(&mut self.response_format).check(options)?;
-        let (tools, tool_choice) = self.tools(thinking, options)?;
-        if format.is_strict && tools.iter().any(|tool| tool.strict == Some(true)) {
-            return refuse("response_format should not be used with tools");
+        for (index, tool) in self.tools.iter().enumerate() {
+            common::check_tool_name(&tool.name, &format!("tools[{index}].function.name"))?;
         }
-        self.check_prefix(!tools.is_empty(), &format.format)?;
-        let messages = self.messages(thinking, options)?;
-        if format.format == ResponseFormat::JsonObject && !common::mentions_json(&messages) {
+        let mut messages = self.messages(version, options)?;
+        if matches!(self.response_format, RequestedFormat::JsonObject) && !common::mentions_json(&messages) {
             return refuse(
                 "Prompt must contain the word 'json' in some form to use 'response_format' of type 'json_object'.",
             );
         }
+        let declares_tools = !self.tools.is_empty();
+        common::complete_reasoning(&mut messages, thinking, declares_tools, "reasoning_content", options)?;
+        let declared = std::mem::take(&mut self.tools);
+        let choice = std::mem::take(&mut self.tool_choice);
+        let (tools, tool_choice) = common::choose_tools(declared, choice, thinking, options)?;
+        self.check_prefix(&messages, declares_tools)?;
+        common::check_stop(&self.stop, self.stop_is_scalar)?;
+        self.check_choices(options)?;
+        let format = std::mem::take(&mut self.response_format).check(options)?;
         let conversation = Conversation {
             messages,
             thinking_mode: thinking,
@@ -52,13 +56,15 @@ impl ChatCompletionRequest {
                 .filter(|_| thinking && !options.is_official()),
             response_format: format.format,
         };
-        let mut inference = common::inference_options(&sampling, thinking, version);
+        let parallel = self.parallel_tool_calls.filter(|_| !options.is_official());
+        let constraint = common::output_constraint(format.constraint, &conversation, parallel)?;
+        let sampling = self.sampling(thinking, options)?;
+        let mut inference = common::inference_options(&sampling, &conversation, version);
+        inference.parallel_tool_calls = parallel;
+        inference.output_constraint = constraint;
         if !options.is_official() {
-            inference.parallel_tool_calls = self.parallel_tool_calls;
             inference.n = u32::from(self.n.unwrap_or(1));
         }
-        inference.output_constraint =
-            common::output_constraint(format.constraint, &conversation, inference.parallel_tool_calls);
         Ok(ConversationRequest {
             parsing_options: common::parsing_options(&conversation, self.stop, options),
             conversation: Arc::new(conversation),
@@ -80,30 +86,19 @@ impl ChatCompletionRequest {
     fn sampling(&self, thinking: bool, options: &ConversionOptions) -> Rule<Sampling> {
         common::check_temperature(self.temperature)?;
         common::check_top_p(self.top_p)?;
-        let requested = match self.max_tokens {
-            None if !options.is_official() => self.max_completion_tokens,
-            max_tokens => max_tokens,
-        };
-        let max_tokens = common::check_max_tokens(requested, thinking, false, options)?;
-        self.check_choices(options)?;
-        for (name, penalty) in
-            [("presence_penalty", self.presence_penalty), ("frequency_penalty", self.frequency_penalty)]
-        {
-            if penalty.is_some_and(|value| !(-2.0..=2.0).contains(&value)) {
-                return refuse(format!("Invalid {name} value, the valid range of {name} is [-2, 2]"));
-            }
-        }
-        common::check_top_logprobs(self.top_logprobs)?;
         if self.top_logprobs.is_some() && !self.logprobs {
             return refuse(
                 "Invalid top_logprobs and logprobs value, logprobs must be set to true if top_logprobs is used.",
             );
         }
+        common::check_top_logprobs(self.top_logprobs)?;
+        let requested = match self.max_tokens {
+            None if !options.is_official() => self.max_completion_tokens,
+            max_tokens => max_tokens,
+        };
+        let max_tokens = common::check_max_tokens(requested, thinking, false, options)?;
         if self.seed.is_some_and(|seed| seed >= 1 << 63) {
             return refuse("Invalid seed value, the valid range of seed is [0, 2^63)");
-        }
-        if self.include_usage.is_some() && !self.stream {
-            return refuse("stream_options should be set along with stream = true");
         }
         Ok(Sampling {
             temperature: self.temperature,
@@ -115,7 +110,23 @@ impl ChatCompletionRequest {
         })
     }
 
+    /// Members that ask for what is not offered.
     fn check_choices(&self, options: &ConversionOptions) -> Rule<()> {
+        if self.include_usage.is_some() && !self.stream {
+            return refuse("stream_options should be set along with stream = true");
+        }
+        self.check_count(options)?;
+        for (name, penalty) in
+            [("presence_penalty", self.presence_penalty), ("frequency_penalty", self.frequency_penalty)]
+        {
+            if penalty.is_some_and(|value| !(-2.0..=2.0).contains(&value)) {
+                return refuse(format!("Invalid {name} value, the valid range of {name} is [-2, 2]"));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_count(&self, options: &ConversionOptions) -> Rule<()> {
         let n = self.n.unwrap_or(1);
         if options.is_official() {
             if n != 1 {
@@ -130,52 +141,37 @@ impl ChatCompletionRequest {
         Ok(())
     }
 
-    fn tools(
-        &mut self,
-        thinking: bool,
-        options: &ConversionOptions,
-    ) -> Rule<(Vec<recipe_model::ToolDefinition>, recipe_model::ToolChoice)> {
-        let declared = std::mem::take(&mut self.tools);
-        let mut tools = Vec::with_capacity(declared.len());
-        for (index, tool) in declared.into_iter().enumerate() {
-            common::check_tool_name(&tool.name, &format!("tools[{index}].function.name"))?;
-            tools.push(tool.define(true, options)?);
-        }
-        common::check_unique_names(&tools)?;
-        common::check_strict_mix(&tools)?;
-        common::choose_tools(tools, std::mem::take(&mut self.tool_choice), thinking)
-    }
-
-    fn check_prefix(&self, has_tools: bool, format: &ResponseFormat) -> Rule<()> {
-        let is_prefix =
-            |message: &ChatMessage| matches!(message, ChatMessage::Assistant { prefix: true, .. });
-        let Some((last, earlier)) = self.messages.split_last() else {
-            return refuse("Empty input messages");
-        };
-        if earlier.iter().any(is_prefix) {
-            return refuse(
-                "Invalid completion message: prefix set true with message which is not final message or message \
-                 role is not assistant",
-            );
-        }
-        if !is_prefix(last) {
+    /// A message to be continued goes with neither tools nor JSON output.
+    fn check_prefix(&self, messages: &[Message], declares_tools: bool) -> Rule<()> {
+        if !messages.last().is_some_and(Message::is_prefix) {
             return Ok(());
         }
-        if has_tools {
+        let has_calls = messages
+            .iter()
+            .any(|message| matches!(message, Message::Assistant(message) if message.tool_calls.is_some()));
+        if has_calls || declares_tools {
             return refuse("Function call should not be used with prefix");
         }
-        if *format == ResponseFormat::JsonObject {
+        if matches!(self.response_format, RequestedFormat::JsonObject) {
             return refuse("response_format json_object should not be used with prefix");
         }
         Ok(())
     }
 
-    fn messages(&mut self, thinking: bool, options: &ConversionOptions) -> Rule<Vec<Message>> {
-        history::check(&self.messages, thinking, options)?;
-        let image_token = options.special_tokens.get(SpecialToken::Image);
-        let reader = PartReader { image_token, official: options.is_official() };
+    fn messages(&mut self, version: ModelVersion, options: &ConversionOptions) -> Rule<Vec<Message>> {
+        if self.messages.is_empty() {
+            return refuse("Empty input messages");
+        }
+        let reader = PartReader {
+            image_token: options.special_tokens.get(SpecialToken::Image),
+            official: options.is_official(),
+            sees_images: common::is_flash(version),
+        };
+        let last = self.messages.len() - 1;
+        let mut history = History::default();
         let mut messages = Vec::with_capacity(self.messages.len());
         for (index, message) in std::mem::take(&mut self.messages).into_iter().enumerate() {
+            history.check(index, index == last, &message)?;
             messages.push(match message {
                 ChatMessage::System(content) => {
                     let content = reader.content(content, index)?;
@@ -192,12 +188,7 @@ impl ChatCompletionRequest {
                         None => String::new(),
                         Some(content) => reader.assistant_text(content, index)?,
                     };
-                    Message::Assistant(AssistantMessage {
-                        content,
-                        reasoning_content: common::earlier_reasoning(reasoning_content, thinking),
-                        tool_calls,
-                        prefix,
-                    })
+                    Message::Assistant(AssistantMessage { content, reasoning_content, tool_calls, prefix })
                 }
                 ChatMessage::Tool { content, tool_call_id } => Message::Tool(ToolMessage {
                     content: reader.content(content, index)?,
@@ -208,6 +199,7 @@ impl ChatCompletionRequest {
                 }
             });
         }
+        history.finish()?;
         Ok(messages)
     }
 }
@@ -215,6 +207,7 @@ impl ChatCompletionRequest {
 struct PartReader<'a> {
     image_token: &'a str,
     official: bool,
+    sees_images: bool,
 }
 
 impl PartReader<'_> {
@@ -224,6 +217,9 @@ impl PartReader<'_> {
             ChatContent::Parts(parts) => parts,
         };
         let path: Arc<str> = format!(".messages[{index}]").into();
+        if self.sees_images {
+            self.check_files(&parts, &path)?;
+        }
         let mut content = Content::default();
         for (position, part) in parts.into_iter().enumerate() {
             if position > 0 {
@@ -231,6 +227,7 @@ impl PartReader<'_> {
             }
             match part {
                 ChatPart::Text(text) => content.text.push_str(&text),
+                ChatPart::Image { .. } if !self.sees_images => content.text.push_str(UNSUPPORTED_IMAGE),
                 ChatPart::Image { url, detail } => {
                     content.push_image(image_url_source(url, detail, &path)?, self.image_token);
                 }
@@ -248,18 +245,36 @@ impl PartReader<'_> {
             Some(nested) if !self.official => nested,
             _ => flat,
         };
-        match (file.file_id, file.file_data) {
-            (Some(_), Some(_)) => refuse(format!("{path}: file cannot have both file_id and file_data")),
-            (Some(_), None) if file.filename.is_some() => {
-                refuse(format!("{path}: file cannot have filename when file_id is present"))
-            }
-            (Some(_), None) => refuse(format!("{path}: {NO_FILE_ID}")),
-            (None, None) => refuse(format!("{path}: file must have a file_id or file_data")),
-            (None, Some(data)) => match plain_text_document(&data) {
-                Some(text) if !self.official => Ok(File::Text(text)),
-                _ => file_data_source(data, path).map(File::Image),
-            },
+        if !self.sees_images {
+            let text = file.file_data.as_deref().filter(|_| !self.official).and_then(plain_text_document);
+            return Ok(File::Text(text.unwrap_or_else(|| UNSUPPORTED_IMAGE.to_owned())));
         }
+        let data = file.file_data.unwrap_or_default();
+        match plain_text_document(&data) {
+            Some(text) if !self.official => Ok(File::Text(text)),
+            _ => file_data_source(data, path).map(File::Image),
+        }
+    }
+
+    /// Each file names exactly one source, which is its data.
+    fn check_files(&self, parts: &[ChatPart], path: &str) -> Rule<()> {
+        for part in parts {
+            let ChatPart::File { flat, nested } = part else {
+                continue;
+            };
+            let file = nested.as_ref().filter(|_| !self.official).unwrap_or(flat);
+            let problem = match (&file.file_id, &file.file_data) {
+                (None, Some(_)) => continue,
+                (Some(_), Some(_)) => "file cannot have both file_id and file_data",
+                (Some(_), None) if file.filename.is_some() => {
+                    "file cannot have filename when file_id is present"
+                }
+                (Some(_), None) => NO_FILE_ID,
+                (None, None) => "file must have a file_id or file_data",
+            };
+            return refuse(format!("{path}: {problem}"));
+        }
+        Ok(())
     }
 
     fn assistant_text(&self, content: ChatContent, index: usize) -> Rule<String> {

@@ -293,6 +293,7 @@ fn tool(value: Value<'_>) -> Shape<DeclaredTool> {
             parameters: members.optional("parameters", any)?,
             strict: members.optional("strict", boolean)?,
             defer_loading: false,
+            needs_parameters: false,
         })
     })
 }

@@ -11,10 +11,10 @@ use recipe_model::{
 
 use super::blocks::{Block, BlockContent, Document, ImageBlock, ResultBlock};
 use super::request::{InputMessage, MessagesRequest, MessagesTool, Role};
-use crate::common::{self, check_count, Rule, Sampling};
+use crate::common::{self, check_count, DeclaredTool, Rule, Sampling, UNSUPPORTED_IMAGE};
 use crate::error::{refuse, RequestError};
 use crate::images::{is_strict_base64, is_web_url, NO_FILE_ID};
-use crate::options::{ConversionOptions, ReasoningContentBehavior, WebSearchBehavior};
+use crate::options::{ConversionOptions, ModelVersion, WebSearchBehavior};
 use crate::request::{ConversationRequest, Generation};
 use crate::responses::limit_message_tools;
 
@@ -31,17 +31,18 @@ impl MessagesRequest {
         check_count("too many tools", self.tools.len(), options.limits.max_tools, options)?;
         let effort = common::thinking(self.thinking, self.effort, options);
         let thinking = effort.is_some();
-        common::check_temperature(self.temperature)?;
-        common::check_top_p(self.top_p)?;
-        let max_tokens = common::check_max_tokens(self.max_tokens, thinking, true, options)?;
-        common::check_stop(&self.stop_sequences, false)?;
+        let declared = self.tools(version, options)?;
+        if self.messages.is_empty() {
+            return refuse("messages: at least one message is required");
+        }
+        let mut messages = self.messages(&declared, version, options)?;
+        let declares_tools = !declared.is_empty();
+        common::complete_reasoning(&mut messages, thinking, declares_tools, "content[].thinking", options)?;
         let format = if official { Default::default() } else { std::mem::take(&mut self.format) };
         let format = format.check(options)?;
-        let declared = self.tools(options)?;
         let parallel = self.tool_choice.disable_parallel.map(|disable| !disable).filter(|_| !official);
         let choice = std::mem::take(&mut self.tool_choice.choice).requested(official);
-        let (tools, tool_choice) = common::choose_tools(declared.clone(), choice, thinking)?;
-        let mut messages = self.messages(&declared, thinking, options)?;
+        let (tools, tool_choice) = common::choose_tools(declared, choice, thinking, options)?;
         limit_message_tools(&mut messages, &tools);
         let conversation = Conversation {
             messages,
@@ -52,15 +53,20 @@ impl MessagesRequest {
             reasoning_effort_value: self.effort_value.filter(|_| thinking && !official),
             response_format: format.format,
         };
+        let constraint = common::output_constraint(format.constraint, &conversation, parallel)?;
+        common::check_stop(&self.stop_sequences, false)?;
+        common::check_temperature(self.temperature)?;
+        common::check_top_p(self.top_p)?;
+        let max_tokens = common::check_max_tokens(self.max_tokens, thinking, true, options)?;
         let sampling = Sampling {
             temperature: self.temperature,
             top_p: self.top_p,
             max_tokens,
             ..Sampling::default()
         };
-        let mut inference = common::inference_options(&sampling, thinking, version);
+        let mut inference = common::inference_options(&sampling, &conversation, version);
         inference.parallel_tool_calls = parallel;
-        inference.output_constraint = common::output_constraint(format.constraint, &conversation, parallel);
+        inference.output_constraint = constraint;
         Ok(ConversationRequest {
             parsing_options: common::parsing_options(&conversation, self.stop_sequences, options),
             conversation: Arc::new(conversation),
@@ -76,48 +82,44 @@ impl MessagesRequest {
         })
     }
 
-    fn tools(&mut self, options: &ConversionOptions) -> Result<Vec<ToolDefinition>, RequestError> {
+    fn tools(
+        &mut self,
+        version: ModelVersion,
+        options: &ConversionOptions,
+    ) -> Result<Vec<DeclaredTool>, RequestError> {
         let declared = std::mem::take(&mut self.tools);
         let mut tools = Vec::with_capacity(declared.len());
         for (index, tool) in declared.into_iter().enumerate() {
-            let tool = match tool {
+            let mut tool = match tool {
                 MessagesTool::Client(tool) => tool,
                 MessagesTool::Custom(tool) if !options.is_official() => tool?,
                 MessagesTool::WebSearch if options.messages_web_search == WebSearchBehavior::Drop => continue,
-                _ => {
-                    return refuse(format!("tools[{index}]: server tools are not supported"));
-                }
+                _ => return refuse(format!("tools[{index}]: server tools are not supported")),
             };
             common::check_tool_name(&tool.name, &format!("tools[{index}].name"))?;
-            tools.push(tool.define(false, options)?);
+            tool.defer_loading &= common::is_flash(version);
+            tools.push(tool);
         }
-        common::check_unique_names(&tools)?;
         if !tools.is_empty() && tools.iter().all(|tool| tool.defer_loading) {
-            return refuse(
-                "tools: at least one tool must have defer_loading=false. All tools cannot be deferred.",
-            );
+            return refuse("tools: at least one tool must have defer_loading=false. All tools cannot be deferred.");
         }
         Ok(tools)
     }
 
     fn messages(
         &mut self,
-        tools: &[ToolDefinition],
-        thinking: bool,
+        tools: &[DeclaredTool],
+        version: ModelVersion,
         options: &ConversionOptions,
     ) -> Rule<Vec<Message>> {
         let inputs = std::mem::take(&mut self.messages);
-        if inputs.is_empty() {
-            return refuse("messages: at least one message is required");
-        }
         let mut builder = Builder {
             messages: Vec::with_capacity(inputs.len() + 1),
             pending: Vec::new(),
             tools,
-            thinking,
             options,
             image_token: options.special_tokens.get(SpecialToken::Image),
-            missing_reasoning: false,
+            is_flash: common::is_flash(version),
         };
         if let Some(system) = self.system.take() {
             builder.messages.push(Message::System(SystemMessage {
@@ -137,12 +139,11 @@ struct Builder<'a> {
     messages: Vec<Message>,
     /// Ids of the previous assistant message's calls that have no result yet.
     pending: Vec<String>,
-    tools: &'a [ToolDefinition],
-    thinking: bool,
+    tools: &'a [DeclaredTool],
     options: &'a ConversionOptions,
     image_token: &'a str,
-    /// A call of the current turn came without thinking, and must not have.
-    missing_reasoning: bool,
+    /// Otherwise images, late system messages and late tools have to take other forms.
+    is_flash: bool,
 }
 
 fn without_results(prefix: &str, ids: &[String]) -> String {
@@ -180,9 +181,6 @@ impl Builder<'_> {
         if !self.pending.is_empty() {
             return refuse(without_results(&format!("messages.{last}:"), &self.pending));
         }
-        if self.missing_reasoning {
-            return refuse("The `content[].thinking` in the thinking mode must be passed back to the API.");
-        }
         if self.options.extras.continue_messages_prefill {
             if let Some(Message::Assistant(message)) = self.messages.last_mut() {
                 message.prefix = message.tool_calls.is_none();
@@ -192,7 +190,6 @@ impl Builder<'_> {
     }
 
     fn user(&mut self, index: usize, blocks: Vec<Block>) -> Rule<()> {
-        self.missing_reasoning &= blocks.iter().all(|block| matches!(block, Block::ToolResult { .. }));
         let mut referenced: Vec<ToolDefinition> = Vec::new();
         let mut answered: HashSet<String> = HashSet::new();
         for (position, block) in blocks.into_iter().enumerate() {
@@ -215,10 +212,11 @@ impl Builder<'_> {
                 self.messages.push(Message::Tool(ToolMessage { content, tool_call_id: Some(id) }));
                 continue;
             }
+            let content = self.plain(index, position, block, Role::User)?;
             if !self.pending.is_empty() {
                 return refuse(without_results(&format!("messages.{index}: "), &self.pending));
             }
-            if let Some(content) = self.plain(index, position, block, Role::User)? {
+            if let Some(content) = content {
                 self.messages.push(Message::User(UserMessage { content }));
             }
         }
@@ -226,7 +224,7 @@ impl Builder<'_> {
             // The blocks ended before every call had its result.
             return refuse(without_results(&format!("messages.{}:", index - 1), &self.pending));
         }
-        if !referenced.is_empty() {
+        if !referenced.is_empty() && self.is_flash {
             self.messages
                 .push(Message::System(SystemMessage { content: Content::default(), tools: referenced }));
         }
@@ -243,7 +241,7 @@ impl Builder<'_> {
             if let Block::ToolAddition { name } = block {
                 let path = format!("messages.{index}.content.{position}");
                 match self.tools.iter().find(|tool| tool.name == name) {
-                    Some(tool) => message.tools.push(tool.clone()),
+                    Some(tool) => message.tools.push(tool.unchecked()),
                     None => {
                         return refuse(format!("{path}: `tool_addition` references unknown tool '{name}'"));
                     }
@@ -258,7 +256,14 @@ impl Builder<'_> {
                 append(&mut message.content, content);
             }
         }
-        self.messages.push(Message::System(message));
+        if self.is_flash {
+            self.messages.push(Message::System(message));
+        } else {
+            let mut content = Content::text("<system-reminder>\n");
+            append(&mut content, message.content);
+            content.text.push_str("\n</system-reminder>");
+            self.messages.push(Message::User(UserMessage { content }));
+        }
         Ok(())
     }
 
@@ -270,6 +275,7 @@ impl Builder<'_> {
         match block {
             Block::Text(text) => Ok(Some(Content::text(text))),
             Block::Document(document) => Ok(Some(Content::text(self.document(document)))),
+            Block::Image(_) if !self.is_flash => Ok(Some(Content::text(UNSUPPORTED_IMAGE))),
             Block::Image(image) => {
                 let path = format!("messages.{index}.content[{position}]");
                 let mut content = Content::default();
@@ -321,7 +327,12 @@ impl Builder<'_> {
                 }
                 Block::Text(text) => append_text(&mut content, &text),
                 Block::Document(document) => append_text(&mut content, &self.document(document)),
-                Block::Image(_) => return refuse("Image in assistant message is unsupported"),
+                Block::Image(_) if !self.is_flash => append_text(&mut content, UNSUPPORTED_IMAGE),
+                Block::Image(image) => {
+                    let path = format!("messages.{index}.content[{position}]");
+                    image_source(image, &path, &path)?;
+                    return refuse("Image in assistant message is unsupported");
+                }
                 Block::ToolResult { .. } => {
                     return refuse(format!(
                         "messages.{index}: `tool_result` blocks can only be in `user` messages"
@@ -334,24 +345,14 @@ impl Builder<'_> {
                 }
             }
         }
-        self.note_reasoning(&calls, reasoning.as_deref());
         self.pending = calls.iter().map(|call| call.id.clone()).collect();
         self.messages.push(Message::Assistant(AssistantMessage {
             content,
-            reasoning_content: common::earlier_reasoning(reasoning, self.thinking),
+            reasoning_content: reasoning,
             tool_calls: (!calls.is_empty()).then_some(calls),
             prefix: false,
         }));
         Ok(())
-    }
-
-    fn note_reasoning(&mut self, calls: &[ToolCall], reasoning: Option<&str>) {
-        let official = self.options.is_official();
-        self.missing_reasoning |= self.thinking
-            && self.options.reasoning_content_behavior == ReasoningContentBehavior::Reject
-            && reasoning.is_none()
-            && !calls.is_empty()
-            && !calls.iter().any(|call| common::marks_empty_reasoning(&call.id, official));
     }
 
     fn check_web_search(&self) -> Rule<()> {
@@ -382,6 +383,7 @@ impl Builder<'_> {
             match block {
                 ResultBlock::Text(text) => content.text.push_str(&text),
                 ResultBlock::Document(document) => content.text.push_str(&self.document(document)),
+                ResultBlock::Image(_) if !self.is_flash => content.text.push_str(UNSUPPORTED_IMAGE),
                 ResultBlock::Image(image) => {
                     let path = format!("messages.{index}.content.{position}.tool_result");
                     let error_path = format!("{path}.content[{part}]");
@@ -389,7 +391,7 @@ impl Builder<'_> {
                 }
                 ResultBlock::ToolReference { name } => {
                     match self.tools.iter().find(|tool| tool.name == name) {
-                        Some(tool) => referenced.push(tool.clone()),
+                        Some(tool) => referenced.push(tool.unchecked()),
                         None => {
                             return refuse(format!(
                                 "messages.{index}.content.{position}: tool reference '{name}' not found in available \

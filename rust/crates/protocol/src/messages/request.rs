@@ -170,6 +170,7 @@ fn client_tool(members: &mut Members<'_>) -> Shape<DeclaredTool> {
         // The original does not read `strict` here.
         strict: None,
         defer_loading: members.optional("defer_loading", boolean)?.unwrap_or(false),
+        needs_parameters: true,
     })
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use recipe_json::Value;
 use recipe_model::{
-    Content, Conversation, Message, ResponseFormat, SpecialToken, SystemMessage, ToolDefinition,
+    Content, Conversation, Message, SpecialToken, SystemMessage, ToolDefinition,
     UserMessage,
 };
 
@@ -15,15 +15,15 @@ use super::request::{history_items, Input, ResponsesRequest};
 use super::state::ResponsesState;
 use super::store::ResponseStore;
 use super::tools::{NamespaceTool, ResponsesTool};
-use crate::common::{self, check_count, DeclaredTool, Rule, Sampling};
+use crate::common::{self, check_count, DeclaredTool, RequestedFormat, Rule, Sampling};
 use crate::error::{refuse, RequestError};
-use crate::options::{ConversionOptions, WebSearchBehavior};
+use crate::options::{ConversionOptions, ModelVersion, WebSearchBehavior};
 use crate::request::{ConversationRequest, Generation, Warning};
 
 /// Tools after declaration, with what the generator has to know about their names.
 #[derive(Default)]
 pub(crate) struct DefinedTools {
-    pub tools: Vec<ToolDefinition>,
+    pub tools: Vec<DeclaredTool>,
     pub namespaces: BTreeMap<String, (String, String)>,
     pub custom: HashSet<String>,
     pub warnings: Vec<Warning>,
@@ -33,12 +33,25 @@ impl ResponsesRequest {
     /// Namespace and name of every namespaced tool, by full name.
     ///
     /// # Errors
-    /// Any rule about tools that the request breaks.
+    /// An unknown model.
     pub fn namespace_tool_map(
         &self,
         options: &ConversionOptions,
     ) -> Result<BTreeMap<String, (String, String)>, RequestError> {
-        Ok(define_tools(self.tools.clone(), "tools", options)?.namespaces)
+        let version = common::model_version(&self.model, options)?;
+        let mut map = BTreeMap::new();
+        for tool in &self.tools {
+            let ResponsesTool::Namespace { name: namespace, tools, .. } = tool else {
+                continue;
+            };
+            for tool in tools {
+                if let NamespaceTool::Function(tool) = tool {
+                    let full_name = namespaced(namespace, &tool.name, version);
+                    map.insert(full_name, (namespace.clone(), tool.name.clone()));
+                }
+            }
+        }
+        Ok(map)
     }
 
     /// Converts the request; `store` supplies the context of `previous_response_id` and `conversation`.
@@ -60,11 +73,17 @@ impl ResponsesRequest {
         }
         let effort = common::thinking(None, self.effort, options);
         let thinking = effort.is_some();
-        let sampling = self.sampling(thinking, options)?;
-        let format = std::mem::take(&mut self.text.requested).check(options)?;
         check_count("too many tools", self.tools.len(), options.limits.max_tools, options)?;
-        let defined = define_tools(std::mem::take(&mut self.tools), "tools", options)?;
-        let turns = self.turns(thinking, options)?;
+        let is_json_object = matches!(self.text.requested, RequestedFormat::JsonObject);
+        let defined = define_tools(std::mem::take(&mut self.tools), "tools", version, options)?;
+        let declares_tools = !defined.tools.is_empty();
+        let turns = self.turns(version, options)?;
+        let mut messages = turns.messages;
+        common::complete_reasoning(&mut messages, thinking, declares_tools, "reasoning_text", options)?;
+        let refuses_search = options.responses_web_search == WebSearchBehavior::Reject;
+        if self.tool_choice.is_web_search && refuses_search {
+            return refuse("Server tools are not supported");
+        }
         let DefinedTools { mut tools, namespaces, custom, mut warnings } = defined;
         warnings.extend(turns.warnings);
         tools.extend(turns.loaded.tools);
@@ -73,21 +92,16 @@ impl ResponsesRequest {
         state.custom_tools = custom;
         state.custom_tools.extend(turns.loaded.custom);
         check_count("too many tools", tools.len(), options.limits.max_tools, options)?;
-        common::check_unique_names(&tools)?;
-        common::check_strict_mix(&tools)?;
         let requested = std::mem::take(&mut self.tool_choice.requested);
-        let (tools, tool_choice) = common::choose_tools(tools, requested, thinking)?;
-        if format.is_strict && tools.iter().any(|tool| tool.strict == Some(true)) {
-            return refuse("response_format should not be used with tools");
-        }
-        let mut messages = turns.messages;
+        let (tools, tool_choice) = common::choose_tools(tools, requested, thinking, options)?;
         limit_message_tools(&mut messages, &tools);
-        if format.format == ResponseFormat::JsonObject && !common::mentions_json(&messages) {
+        if is_json_object && !common::mentions_json(&messages) {
             return refuse(
                 "Response input messages must contain the word 'json' in some form to use 'text.format' of type \
                  'json_object'.",
             );
         }
+        let format = std::mem::take(&mut self.text.requested).check(options)?;
         let conversation = Conversation {
             messages,
             thinking_mode: thinking,
@@ -97,10 +111,12 @@ impl ResponsesRequest {
             reasoning_effort_value: self.effort_value.filter(|_| thinking && !official),
             response_format: format.format,
         };
-        let mut inference = common::inference_options(&sampling, thinking, version);
-        inference.parallel_tool_calls = self.parallel_tool_calls.filter(|_| !official);
-        inference.output_constraint =
-            common::output_constraint(format.constraint, &conversation, inference.parallel_tool_calls);
+        let parallel = self.parallel_tool_calls.filter(|_| !official);
+        let constraint = common::output_constraint(format.constraint, &conversation, parallel)?;
+        let sampling = self.sampling(thinking, options)?;
+        let mut inference = common::inference_options(&sampling, &conversation, version);
+        inference.parallel_tool_calls = parallel;
+        inference.output_constraint = constraint;
         Ok(ConversationRequest {
             parsing_options: common::parsing_options(&conversation, Vec::new(), options),
             conversation: Arc::new(conversation),
@@ -121,8 +137,8 @@ impl ResponsesRequest {
     fn sampling(&self, thinking: bool, options: &ConversionOptions) -> Rule<Sampling> {
         common::check_temperature(self.temperature)?;
         common::check_top_p(self.top_p)?;
-        let max_tokens = common::check_max_tokens(self.max_output_tokens, thinking, false, options)?;
         common::check_top_logprobs(self.top_logprobs)?;
+        let max_tokens = common::check_max_tokens(self.max_output_tokens, thinking, false, options)?;
         Ok(Sampling {
             temperature: self.temperature,
             top_p: self.top_p,
@@ -177,7 +193,7 @@ impl ResponsesRequest {
         Ok(())
     }
 
-    fn turns(&mut self, thinking: bool, options: &ConversionOptions) -> Result<TurnsResult, RequestError> {
+    fn turns(&mut self, version: ModelVersion, options: &ConversionOptions) -> Result<TurnsResult, RequestError> {
         let mut messages = Vec::new();
         let instructions = self.instructions.take().filter(|text| !text.is_empty());
         if self.input.is_none() && instructions.is_none() {
@@ -188,7 +204,7 @@ impl ResponsesRequest {
             messages.push(Message::System(SystemMessage { content, tools: Vec::new() }));
         }
         let image_token = options.special_tokens.get(SpecialToken::Image);
-        let mut turns = Turns::new(messages, thinking, image_token, options);
+        let mut turns = Turns::new(messages, version, image_token, options);
         match self.input.take() {
             None => {}
             Some(Input::Text(text)) => {
@@ -199,6 +215,7 @@ impl ResponsesRequest {
                     return refuse("Input items array must not be empty");
                 }
                 check_count("too many input items", items.len(), options.limits.max_messages, options)?;
+                turns.load_tools(&items)?;
                 for (index, item) in items.into_iter().enumerate() {
                     turns.item(index, item)?;
                 }
@@ -208,11 +225,24 @@ impl ResponsesRequest {
     }
 }
 
-/// Tools that the choice removed are not loaded by messages either.
+/// The name under which a tool of a namespace is offered.
+pub(crate) fn namespaced(namespace: &str, name: &str, version: ModelVersion) -> String {
+    let separator = if common::is_flash(version) { "::" } else { "__" };
+    format!("{namespace}{separator}{name}")
+}
+
+/// Messages load tools as they were defined; tools that the choice removed are not loaded.
 pub(crate) fn limit_message_tools(messages: &mut Vec<Message>, tools: &[ToolDefinition]) {
     messages.retain_mut(|message| match message {
         Message::System(system) if !system.tools.is_empty() => {
-            system.tools.retain(|loaded| tools.iter().any(|tool| tool.name == loaded.name));
+            system.tools.retain_mut(|loaded| match tools.iter().find(|tool| tool.name == loaded.name) {
+                Some(tool) => {
+                    // The checked and, if strict, normalised form.
+                    loaded.clone_from(tool);
+                    true
+                }
+                None => false,
+            });
             !system.tools.is_empty() || !system.content.text.is_empty()
         }
         _ => true,
@@ -223,6 +253,7 @@ pub(crate) fn limit_message_tools(messages: &mut Vec<Message>, tools: &[ToolDefi
 pub(crate) fn define_tools(
     declared: Vec<ResponsesTool>,
     path: &str,
+    version: ModelVersion,
     options: &ConversionOptions,
 ) -> Rule<DefinedTools> {
     let mut defined = DefinedTools::default();
@@ -236,31 +267,34 @@ pub(crate) fn define_tools(
         };
         match tool {
             ResponsesTool::Function(mut tool) => {
-                tool.defer_loading &= !options.is_official();
+                tool.defer_loading &= !options.is_official() && common::is_flash(version);
                 common::check_tool_name(&tool.name, &format!("{at}.name"))?;
-                defined.tools.push(tool.define(true, options)?);
+                defined.tools.push(tool);
             }
             ResponsesTool::Namespace { name, description, tools } => {
-                define_namespace(&mut defined, (name, description, tools), &at, options)?;
+                define_namespace(&mut defined, (name, description, tools), &at, version, options)?;
             }
             ResponsesTool::Custom { name } if name == apply_patch::NAME => {
                 defined.custom.insert(name);
-                defined.tools.push(apply_patch::definition());
+                defined.tools.push(apply_patch::definition(version));
             }
             ResponsesTool::Custom { name } => {
                 return refuse(format!(
                     "Unsupported custom tool: '{name}'. Only 'apply_patch' is supported."
                 ));
             }
-            ResponsesTool::ToolSearch { execution: Some("client"), description, parameters } => {
+            ResponsesTool::ToolSearch { execution: Some("client"), description, parameters }
+                if common::is_flash(version) =>
+            {
                 let tool = DeclaredTool {
                     name: "tool_search".to_owned(),
                     description,
                     parameters,
                     strict: None,
                     defer_loading: false,
+                    needs_parameters: false,
                 };
-                defined.tools.push(tool.define(true, options)?);
+                defined.tools.push(tool);
             }
             ResponsesTool::ToolSearch { .. } => dropped("tool_search"),
             ResponsesTool::WebSearch { kind, .. } => match options.responses_web_search {
@@ -277,6 +311,7 @@ fn define_namespace(
     defined: &mut DefinedTools,
     (namespace, description, tools): (String, Option<String>, Vec<NamespaceTool>),
     at: &str,
+    version: ModelVersion,
     options: &ConversionOptions,
 ) -> Rule<()> {
     common::check_tool_name(&namespace, &format!("{at}.name"))?;
@@ -295,15 +330,15 @@ fn define_namespace(
         if !names.insert(tool.name.clone()) {
             return refuse("Tool names within a namespace must be unique.");
         }
-        let full_name = format!("{namespace}::{}", tool.name);
+        let full_name = namespaced(&namespace, &tool.name, version);
         defined.namespaces.insert(full_name.clone(), (namespace.clone(), tool.name));
         tool.name = full_name;
-        tool.defer_loading &= !options.is_official();
+        tool.defer_loading &= !options.is_official() && common::is_flash(version);
         if let Some(description) = description.as_deref().filter(|text| !text.is_empty()) {
             let inner = tool.description.as_deref().unwrap_or("");
             tool.description = Some(format!("{description}\n{inner}"));
         }
-        defined.tools.push(tool.define(true, options)?);
+        defined.tools.push(tool);
     }
     Ok(())
 }

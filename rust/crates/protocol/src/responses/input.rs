@@ -1,6 +1,6 @@
 //! From input items to messages.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use recipe_json::write_string;
@@ -8,13 +8,13 @@ use recipe_model::{
     AssistantMessage, Content, Message, SystemMessage, ToolCall, ToolDefinition, ToolMessage, UserMessage,
 };
 
-use super::convert::{define_tools, DefinedTools};
+use super::convert::{define_tools, namespaced, DefinedTools};
 use super::items::{Item, ItemContent, ItemPart, Role};
 use super::tools::{write_echo, ResponsesTool};
-use crate::common::{self, Rule};
+use crate::common::{self, DeclaredTool, Rule, UNSUPPORTED_IMAGE};
 use crate::error::{refuse, RequestError};
 use crate::images::{image_url_source, plain_text_document, NO_FILE_ID};
-use crate::options::{ConversionOptions, ReasoningContentBehavior};
+use crate::options::{ConversionOptions, ModelVersion};
 use crate::request::Warning;
 
 /// Messages, and the tools that tool-search results brought in.
@@ -24,21 +24,13 @@ pub(crate) struct TurnsResult {
     pub warnings: Vec<Warning>,
 }
 
-/// Kinds of calls, in the order in which one turn lists them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum CallKind {
-    Function,
-    Custom,
-    ToolSearch,
-}
-
 /// An assistant turn that is being collected.
 #[derive(Default)]
 struct Turn {
     is_open: bool,
     text: String,
     reasoning: Option<String>,
-    calls: Vec<(CallKind, ToolCall)>,
+    calls: Vec<ToolCall>,
 }
 
 /// Calls that wait for their outputs.
@@ -58,9 +50,10 @@ pub(crate) struct Turns<'a> {
     answered: HashSet<String>,
     called: HashSet<String>,
     loaded: DefinedTools,
+    /// What the tool search with its output at this index has found.
+    found: HashMap<usize, Vec<ToolDefinition>>,
     warnings: Vec<Warning>,
-    missing_reasoning: bool,
-    thinking: bool,
+    version: ModelVersion,
     image_token: &'a str,
     options: &'a ConversionOptions,
 }
@@ -68,7 +61,7 @@ pub(crate) struct Turns<'a> {
 impl<'a> Turns<'a> {
     pub fn new(
         messages: Vec<Message>,
-        thinking: bool,
+        version: ModelVersion,
         image_token: &'a str,
         options: &'a ConversionOptions,
     ) -> Self {
@@ -79,9 +72,9 @@ impl<'a> Turns<'a> {
             answered: HashSet::new(),
             called: HashSet::new(),
             loaded: DefinedTools::default(),
+            found: HashMap::new(),
             warnings: Vec::new(),
-            missing_reasoning: false,
-            thinking,
+            version,
             image_token,
             options,
         }
@@ -100,28 +93,37 @@ impl<'a> Turns<'a> {
                 self.close_turn()?;
                 self.close_calls()?;
                 let content = self.content(index, "content", content)?;
-                self.messages.push(match role {
-                    Role::System => Message::System(SystemMessage { content, tools: Vec::new() }),
-                    _ => {
-                        self.missing_reasoning = false;
-                        Message::User(UserMessage { content })
-                    }
+                let is_system = role == Role::System
+                    || role == Role::Developer && common::is_flash(self.version);
+                self.messages.push(match is_system {
+                    true => Message::System(SystemMessage { content, tools: Vec::new() }),
+                    false => Message::User(UserMessage { content }),
                 });
             }
             Item::Reasoning { text, sealed } => self.reasoning(text, sealed)?,
-            Item::FunctionCall { call_id, name, arguments } => {
-                self.call(CallKind::Function, ToolCall { id: call_id, name, arguments })?;
+            Item::FunctionCall { call_id, namespace, name, arguments } => {
+                let name = match namespace {
+                    Some(namespace) => namespaced(&namespace, &name, self.version),
+                    None => name,
+                };
+                self.call(ToolCall { id: call_id, name, arguments })?;
             }
             Item::CustomCall { call_id, name, input } => {
                 let mut arguments = String::from("{\"input\":");
                 write_string(&mut arguments, &input);
                 arguments.push('}');
-                self.call(CallKind::Custom, ToolCall { id: call_id, name, arguments })?;
+                self.call(ToolCall { id: call_id, name, arguments })?;
+            }
+            Item::ToolSearchCall { .. } | Item::ToolSearchOutput { .. } if !common::is_flash(self.version) => {
+                self.warnings.push(Warning {
+                    path: format!("input[{index}]"),
+                    message: "this model does not search for tools, the item was left out".to_owned(),
+                });
             }
             Item::ToolSearchCall { call_id, arguments } => {
                 let name = "tool_search".to_owned();
                 let arguments = arguments.to_compact();
-                self.call(CallKind::ToolSearch, ToolCall { id: call_id, name, arguments })?;
+                self.call(ToolCall { id: call_id, name, arguments })?;
             }
             Item::Output { call_id, output } => {
                 self.close_turn()?;
@@ -138,17 +140,16 @@ impl<'a> Turns<'a> {
     pub fn finish(mut self) -> Result<TurnsResult, RequestError> {
         self.close_turn()?;
         self.close_calls()?;
-        if self.missing_reasoning {
-            return refuse("The `reasoning_text` in the thinking mode must be passed back to the API.");
-        }
         Ok(TurnsResult { messages: self.messages, loaded: self.loaded, warnings: self.warnings })
     }
 
     fn assistant_text(&mut self, index: usize, content: ItemContent) -> Rule<()> {
-        let content = self.content(index, "content", content)?;
-        if !content.images.is_empty() {
+        let has_image = matches!(&content, ItemContent::Parts(parts)
+            if parts.iter().any(|part| matches!(part, ItemPart::Image { .. })));
+        if has_image && common::is_flash(self.version) {
             return refuse(format!("input[{index}]: Image in assistant message is unsupported"));
         }
+        let content = self.content(index, "content", content)?;
         if !self.turn.calls.is_empty() {
             self.close_turn()?;
         }
@@ -188,13 +189,13 @@ impl<'a> Turns<'a> {
         Ok(())
     }
 
-    fn call(&mut self, kind: CallKind, call: ToolCall) -> Rule<()> {
+    fn call(&mut self, call: ToolCall) -> Rule<()> {
         self.close_calls()?;
         if !self.called.insert(call.id.clone()) {
             return refuse(format!("Duplicate 'call_id': {}.", call.id));
         }
         self.turn.is_open = true;
-        self.turn.calls.push((kind, call));
+        self.turn.calls.push(call);
         Ok(())
     }
 
@@ -204,9 +205,8 @@ impl<'a> Turns<'a> {
             return Ok(());
         }
         let Turn { text, reasoning, mut calls, .. } = std::mem::take(&mut self.turn);
-        calls.sort_by_key(|(kind, _)| *kind);
-        let calls: Vec<ToolCall> = calls.into_iter().map(|(_, call)| call).collect();
-        self.note_reasoning(&calls, reasoning.as_deref());
+        // The original collects calls in a map, so that they come in the order of their ids.
+        calls.sort_by(|left, right| left.id.cmp(&right.id));
         self.pending = Pending {
             ids: calls.iter().map(|call| call.id.clone()).collect(),
             outputs: calls.iter().map(|_| None).collect(),
@@ -214,7 +214,7 @@ impl<'a> Turns<'a> {
         };
         self.messages.push(Message::Assistant(AssistantMessage {
             content: text,
-            reasoning_content: common::earlier_reasoning(reasoning, self.thinking),
+            reasoning_content: reasoning,
             tool_calls: (!calls.is_empty()).then_some(calls),
             prefix: false,
         }));
@@ -265,31 +265,41 @@ impl<'a> Turns<'a> {
                 "input[{index}]: the enum variant ResponsesTool::Unsupported cannot be serialized"
             ));
         }
+        let is_empty = |tool: &ResponsesTool| {
+            matches!(tool, ResponsesTool::Namespace { tools, .. } if tools.is_empty())
+        };
+        let shown: Vec<ResponsesTool> = tools.into_iter().filter(|tool| !is_empty(tool)).collect();
         let mut text = String::new();
-        write_echo(&mut text, &tools);
-        let mut defined = define_tools(tools, &format!("input[{index}].tools"), self.options)?;
-        for tool in &mut defined.tools {
-            tool.defer_loading = true;
+        write_echo(&mut text, &shown);
+        if let Some(tools) = self.found.remove(&index).filter(|tools| !tools.is_empty()) {
+            self.pending.loaded.push(tools);
         }
-        if !defined.tools.is_empty() {
-            self.pending.loaded.push(defined.tools.clone());
-        }
-        self.loaded.tools.append(&mut defined.tools);
-        self.loaded.namespaces.append(&mut defined.namespaces);
-        self.loaded.custom.extend(defined.custom);
-        self.warnings.append(&mut defined.warnings);
         self.pending.outputs[slot] = Some(Content::text(text));
         self.settle();
         Ok(())
     }
 
-    fn note_reasoning(&mut self, calls: &[ToolCall], reasoning: Option<&str>) {
-        let official = self.options.is_official();
-        self.missing_reasoning |= self.thinking
-            && self.options.reasoning_content_behavior == ReasoningContentBehavior::Reject
-            && reasoning.is_none()
-            && !calls.is_empty()
-            && !calls.iter().any(|call| common::marks_empty_reasoning(&call.id, official));
+    /// Defines what tool searches have found, ahead of everything else about the items.
+    pub fn load_tools(&mut self, items: &[Item]) -> Rule<()> {
+        if !common::is_flash(self.version) {
+            return Ok(());
+        }
+        for (index, item) in items.iter().enumerate() {
+            let Item::ToolSearchOutput { tools, .. } = item else {
+                continue;
+            };
+            let path = format!("input[{index}].tools");
+            let mut defined = define_tools(tools.clone(), &path, self.version, self.options)?;
+            for tool in &mut defined.tools {
+                tool.defer_loading = true;
+            }
+            self.found.insert(index, defined.tools.iter().map(DeclaredTool::unchecked).collect());
+            self.loaded.tools.append(&mut defined.tools);
+            self.loaded.namespaces.append(&mut defined.namespaces);
+            self.loaded.custom.extend(defined.custom);
+            self.warnings.append(&mut defined.warnings);
+        }
+        Ok(())
     }
 
     fn content(&self, index: usize, member: &str, content: ItemContent) -> Rule<Content> {
@@ -298,38 +308,46 @@ impl<'a> Turns<'a> {
             ItemContent::Parts(parts) => parts,
         };
         let path: Arc<str> = format!("input[{index}]").into();
+        if common::is_flash(self.version) {
+            check_images(&parts, &format!("{path}.{member}"))?;
+        }
         let mut content = Content::default();
         for (position, part) in parts.into_iter().enumerate() {
             if position > 0 {
                 content.text.push_str("\n\n");
             }
-            let part_path = || format!("{path}.{member}[{position}]");
             match part {
                 ItemPart::Text(text) => content.text.push_str(&text),
                 ItemPart::File { data } => {
                     let text = data.as_deref().filter(|_| !self.options.is_official()).and_then(plain_text_document);
                     content.text.push_str(text.as_deref().unwrap_or("[Unsupported Document]"));
                 }
-                ItemPart::Image { url: Some(_), file_id: Some(_), .. } => {
-                    return refuse(format!(
-                        "{}: input_image cannot have both image_url and file_id",
-                        part_path()
-                    ));
+                ItemPart::Image { .. } if !common::is_flash(self.version) => {
+                    content.text.push_str(UNSUPPORTED_IMAGE);
                 }
-                ItemPart::Image { url: Some(url), file_id: None, detail } => {
-                    content.push_image(image_url_source(url, detail, &path)?, self.image_token);
-                }
-                ItemPart::Image { url: None, file_id: Some(_), .. } => {
-                    return refuse(format!("{}: {NO_FILE_ID}", part_path()));
-                }
-                ItemPart::Image { url: None, file_id: None, .. } => {
-                    return refuse(format!(
-                        "{}: input_image must have image_url or file_id",
-                        part_path()
-                    ));
+                ItemPart::Image { url, detail, .. } => {
+                    let source = image_url_source(url.unwrap_or_default(), detail, &path)?;
+                    content.push_image(source, self.image_token);
                 }
             }
         }
         Ok(content)
     }
+}
+
+/// Each image names exactly one source, which is a URL.
+fn check_images(parts: &[ItemPart], path: &str) -> Rule<()> {
+    for (position, part) in parts.iter().enumerate() {
+        let ItemPart::Image { url, file_id, .. } = part else {
+            continue;
+        };
+        let problem = match (url, file_id) {
+            (Some(_), None) => continue,
+            (Some(_), Some(_)) => "input_image cannot have both image_url and file_id",
+            (None, Some(_)) => NO_FILE_ID,
+            (None, None) => "input_image must have image_url or file_id",
+        };
+        return refuse(format!("{path}[{position}]: {problem}"));
+    }
+    Ok(())
 }

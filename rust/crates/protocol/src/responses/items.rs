@@ -15,6 +15,7 @@ pub(crate) enum Role {
     User,
     Assistant,
     System,
+    Developer,
 }
 
 /// An input item.
@@ -22,7 +23,7 @@ pub(crate) enum Role {
 pub(crate) enum Item {
     Message { role: Role, content: ItemContent },
     Reasoning { text: String, sealed: Option<String> },
-    FunctionCall { call_id: String, name: String, arguments: String },
+    FunctionCall { call_id: String, namespace: Option<String>, name: String, arguments: String },
     CustomCall { call_id: String, name: String, input: String },
     ToolSearchCall { call_id: String, arguments: Value<'static> },
     Output { call_id: String, output: ItemContent },
@@ -60,11 +61,8 @@ pub(crate) fn item(value: Value<'_>, deferred: &mut Deferred) -> Shape<Item> {
             let arguments = members.required_string("arguments")?;
             let call_id = members.required_string("call_id")?;
             let name = members.required_string("name")?;
-            let name = match members.optional("namespace", string)? {
-                Some(namespace) => format!("{namespace}::{name}"),
-                None => name,
-            };
-            Item::FunctionCall { call_id, name, arguments }
+            let namespace = members.optional("namespace", string)?;
+            Item::FunctionCall { call_id, namespace, name, arguments }
         }
         Some("custom_tool_call") => Item::CustomCall {
             call_id: members.required_string("call_id")?,
@@ -99,7 +97,8 @@ fn message(members: &mut Members<'_>, deferred: &mut Deferred) -> Shape<Item> {
     let role = members.required("role", |key, value| match &*text(key, value)? {
         "user" => Ok(Role::User),
         "assistant" => Ok(Role::Assistant),
-        "system" | "developer" => Ok(Role::System),
+        "system" => Ok(Role::System),
+        "developer" => Ok(Role::Developer),
         other => unknown(key, other, &["user", "assistant", "system", "developer"]),
     })?;
     let content = match required("content", members.take("content"))? {

@@ -78,11 +78,12 @@ impl StoredContext {
 pub(crate) struct Choice {
     pub requested: RequestedChoice,
     pub echo: Value<'static>,
+    pub is_web_search: bool,
 }
 
 impl Default for Choice {
     fn default() -> Self {
-        Choice { requested: RequestedChoice::Auto, echo: Value::string("auto") }
+        Choice { requested: RequestedChoice::Auto, echo: Value::string("auto"), is_web_search: false }
     }
 }
 
@@ -223,7 +224,7 @@ fn tool_choice(key: &str, value: Value<'_>) -> Shape<Choice> {
                 "required" => RequestedChoice::Required,
                 other => return unknown(key, other, &["none", "auto", "required"]),
             };
-            return Ok(Choice { requested, echo: Value::string(word.into_owned()) });
+            return Ok(Choice { requested, echo: Value::string(word.into_owned()), is_web_search: false });
         }
         Value::Object(_) => tagged(key, value)?,
         value => return wrong(key, "`none`, `auto`, `required` or a tool choice object", &value),
@@ -242,7 +243,8 @@ fn tool_choice(key: &str, value: Value<'_>) -> Shape<Choice> {
             return unknown("type", other, &["function", "web_search", "web_search_2025_08_26", "custom"]);
         }
     };
-    Ok(Choice { requested, echo: Value::Object(echo) })
+    let is_web_search = requested == RequestedChoice::Auto;
+    Ok(Choice { requested, echo: Value::Object(echo), is_web_search })
 }
 
 fn text_format(key: &str, value: Value<'_>) -> Shape<TextFormat> {

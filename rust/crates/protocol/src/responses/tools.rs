@@ -81,6 +81,7 @@ fn function(members: &mut Members<'_>) -> Shape<DeclaredTool> {
         strict: members.optional("strict", boolean)?,
         // The original does not look at the member, so that a wrong type is no error.
         defer_loading: members.take("defer_loading") == Some(Value::Bool(true)),
+        needs_parameters: false,
     })
 }
 
