@@ -63,7 +63,16 @@ def test_match_is_followed_beyond_the_longest_ngram():
     index = NgramIndex(text[:10], 2, 2)
     index.extend(text[10:])
     assert index.match_length == 4
-    assert index.continuation(1) == [9]  # an index of pairs alone would find [8]
+    assert index.continuation(1).tolist() == [9]  # an index of pairs alone would find [8]
+
+
+def test_index_grows_with_new_text():
+    text = np.random.default_rng(3).integers(0, 1000, 3000).tolist()
+    index = NgramIndex(text[:5], 2, 5)
+    index.extend(text[5:])
+    index.extend(text[100:110])
+    assert (index.match_end, index.match_length) == (110, 10)
+    assert index.continuation(4).tolist() == text[110:114]
 
 
 def test_loops_are_drafted_at_full_length():
@@ -106,9 +115,9 @@ def test_confidence_follows_experience():
     drafter.observe(["a", "unknown"], [-1, 3])  # nothing to learn
 
 
-@pytest.mark.parametrize("sizes", [(0, 1, 1), (1, 0, 1), (1, 3, 2)])
+@pytest.mark.parametrize("sizes", [(0, 1, 1), (1, 0, 1), (1, 3, 2), (1, 2, 17)])
 def test_wrong_sizes_are_refused(sizes):
-    with pytest.raises(ValueError, match="must be at least 1"):
+    with pytest.raises(ValueError, match="ascend from 1 to 16"):
         NgramDrafter(*sizes)
 
 

@@ -5,16 +5,16 @@ there is proposed. A match is followed for as long as the text goes on as it did
 `max_n` tokens, since a longer match beats a shorter one. Where a continuation reaches the end of
 the text it goes on with what it has just copied, so that short loops are drafted at full length.
 
-Each n-gram length has a dictionary from the hash of an n-gram to the position after it. A token
-costs one comparison while a match is followed. Otherwise it costs a look-up for each length,
-longest first, down to the first hit; the lengths that miss are new n-grams and are entered by the
-same operation, and the lengths below a hit are known already. So a token costs O(1), text that
-repeats costs almost nothing, and no text is searched twice, unlike a scan of the whole text at
-every step.
+One hash table per request, in one flat array, holds for each n-gram of each length the position
+after it. A token costs one comparison while a match is followed. Otherwise it costs a look-up for
+each length, longest first, down to the first hit; the lengths that miss are new n-grams and are
+entered at the place where the look-up ended, and the lengths below a hit are known already. So a
+token costs O(1), text that repeats costs almost nothing, and no text is searched twice, unlike a
+scan of the whole text at every step.
 
 Which of several occurrences a look-up returns: the last one of the prompt, or the one that a
-look-up hit last. Hashes are polynomials modulo 2**60; a collision (never seen) would cost one bad
-draft.
+look-up hit last. An entry holds 31 bits of its n-gram's hash beside the position: two n-grams of
+one length that agree in these and in their place would cost a bad draft and nothing else.
 """
 
 from array import array
@@ -27,6 +27,14 @@ from di_spec.drafting import NO_DRAFT, DraftContext, Need, Proposal
 
 __all__ = ["NgramDrafter", "NgramIndex"]
 
+_KEY_BITS = 40
+_KEY_MASK = 2**_KEY_BITS - 1
+_TAG_MASK = 2**31 - 1
+_POSITION_BITS = 24
+_POSITION_MASK = 2**_POSITION_BITS - 1
+_MIN_SLOTS = 256
+_SPARE_SLOTS = 512
+
 _END = 32
 """Tokens at each end by which a text is recognised."""
 
@@ -38,9 +46,9 @@ class NgramIndex:
     """The text of one request with an index of its n-grams.
 
     Args:
-        token_ids: The text so far, ids below 2**31.
+        token_ids: The text so far, ids below 2**31; at most 2**24 tokens in all.
         min_n: Shortest suffix to match, at least 1.
-        max_n: Longest suffix to match.
+        max_n: Longest suffix to match, at most 16.
 
     Attributes:
         match_end: Position after the earlier match of the text's end; 0 without a match.
@@ -48,16 +56,26 @@ class NgramIndex:
             without a match.
     """
 
-    __slots__ = ("_by_length", "_token_ids", "match_end", "match_length", "max_n")
+    __slots__ = (
+        "_max_entries",
+        "_num_entries",
+        "_shift",
+        "_table",
+        "_token_ids",
+        "match_end",
+        "match_length",
+        "max_n",
+        "min_n",
+    )
 
     def __init__(
         self, token_ids: Sequence[int] | NDArray[np.integer], min_n: int, max_n: int
     ) -> None:
-        self.max_n = max_n
+        self.min_n, self.max_n = min_n, max_n
         self.match_end = self.match_length = 0
         text = np.ascontiguousarray(token_ids, np.int32)
         self._token_ids = array("i", text[:-1].tobytes())
-        self._by_length = self._index_all(min_n)
+        self._index_all()
         self.extend(text[-1:].tolist())
 
     def extend(self, new_token_ids: Sequence[int]) -> None:
@@ -65,23 +83,23 @@ class NgramIndex:
         token_ids, max_n = self._token_ids, self.max_n
         end, length = self.match_end, self.match_length
         for token_id in new_token_ids:
-            is_followed = end and token_ids[end] == token_id
-            token_ids.append(token_id)
-            if is_followed:
+            if end and token_ids[end] == token_id:
+                token_ids.append(token_id)
                 end += 1
                 length += 1
                 if length < max_n:
                     self._enter(length)
             else:
+                token_ids.append(token_id)
                 end, length = self._enter(0)
         self.match_end, self.match_length = end, length
 
-    def continuation(self, length: int) -> list[int]:
-        """`length` tokens that followed the match; its own copy where the text ends; [] if none."""
+    def continuation(self, length: int) -> "array[int]":
+        """`length` tokens that followed the match; its own copy where the text ends; or none."""
         start = self.match_end
         if not start or length < 1:
-            return []
-        drafts: list[int] = self._token_ids[start : start + length].tolist()
+            return array("i")
+        drafts = self._token_ids[start : start + length]
         while len(drafts) < length:
             drafts += drafts[: length - len(drafts)]
         return drafts
@@ -111,28 +129,57 @@ class NgramIndex:
         Returns:
             Position after an earlier occurrence and its length; (0, 0) if all were new.
         """
-        tail = tuple(self._token_ids[-self.max_n :])
+        table, shift = self._table, self._shift
         size = len(self._token_ids)
-        for n, positions in self._by_length:
-            if n <= known:
+        ngram = tuple(self._token_ids[-self.max_n :])
+        shortest = self.min_n if known < self.min_n else known + 1
+        longest = len(ngram)
+        end, matched = 0, 0
+        for n in range(longest, shortest - 1, -1):
+            key = hash(ngram) & _KEY_MASK  # the hash of a tuple depends on its length too
+            slot, tag = key >> shift, key & _TAG_MASK
+            entry = table[slot]
+            while entry and entry >> 32 != tag:
+                slot += 1
+                entry = table[slot]
+            table[slot] = tag << 32 | size
+            if entry:
+                end, matched = entry & _POSITION_MASK, n
                 break
-            if n <= size:
-                key = hash(tail[-n:])
-                end = positions.setdefault(key, size)
-                if end != size:
-                    positions[key] = size
-                    return end, n
-        return 0, 0
+            ngram = ngram[1:]
+        if longest >= shortest:
+            self._num_entries += longest - (matched or shortest - 1)
+        if self._num_entries > self._max_entries:
+            self._index_all()
+        return end, matched
 
-    def _index_all(self, min_n: int) -> list[tuple[int, dict[int, int]]]:
-        """Positions after the last occurrence of every n-gram of the text, longest n first."""
-        token_ids = self._token_ids.tolist()
-        places = list(range(len(token_ids) + 1))
-        by_length = []
-        for n in range(self.max_n, min_n - 1, -1):
-            ngrams = zip(*(token_ids[start:] for start in range(n)), strict=False)
-            by_length.append((n, dict(zip(map(hash, ngrams), places[n:], strict=False))))
-        return by_length
+    def _index_all(self) -> None:
+        """Builds the table of the whole text: the last position of every n-gram of each length.
+
+        Entries lie at the slot of their key's high bits or after it, in the order of their keys, so
+        that sorted keys are placed at once: each as early as its slot and its forerunner allow.
+        """
+        text = self._token_ids.tolist()
+        packed = [np.empty(0, np.int64)]
+        for n in range(self.min_n, min(self.max_n, len(text)) + 1):
+            ngrams = zip(*(text[start:] for start in range(n)), strict=False)
+            key = np.fromiter(map(hash, ngrams), np.int64, len(text) - n + 1) & _KEY_MASK
+            packed.append((key << _POSITION_BITS) | np.arange(n, len(text) + 1))
+        ordered = np.sort(np.concatenate(packed).view(np.uint64))
+        keys = (ordered >> np.uint64(_POSITION_BITS)).astype(np.int64)
+        is_last = np.append(keys[1:] != keys[:-1], True)[: len(keys)]
+        keys = keys[is_last]
+        ends = ordered[is_last].astype(np.int64) & _POSITION_MASK
+        self._num_entries = len(keys)
+        slot_bits = (2 * len(keys) + _MIN_SLOTS).bit_length()
+        self._shift = _KEY_BITS - slot_bits
+        self._max_entries = 5 << (slot_bits - 3)
+        rank = np.arange(len(keys))
+        slots = np.maximum.accumulate((keys >> self._shift) - rank) + rank
+        num_slots = max(1 << slot_bits, int(slots.max(initial=0))) + _SPARE_SLOTS
+        table = np.zeros(num_slots, np.int64)
+        table[slots] = ((keys & _TAG_MASK) << 32) | ends
+        self._table = array("q", table.tobytes())
 
 
 class NgramDrafter:
@@ -147,34 +194,33 @@ class NgramDrafter:
         max_n: Longest suffix to match.
 
     Raises:
-        ValueError: If a size is not at least 1, or `min_n` exceeds `max_n`.
+        ValueError: If `max_tokens` is not at least 1, or not 1 <= `min_n` <= `max_n` <= 16.
     """
 
     needs: frozenset[Need] = frozenset({"token_history"})
 
     def __init__(self, max_tokens: int = 5, min_n: int = 2, max_n: int = 5) -> None:
-        if max_tokens < 1 or min_n < 1 or max_n < min_n:
+        if max_tokens < 1 or not 1 <= min_n <= max_n <= 16:
             raise ValueError(
-                "`max_tokens` and `min_n` must be at least 1 and `max_n` at least `min_n`: got "
+                "`max_tokens` must be at least 1, and `min_n` and `max_n` ascend from 1 to 16: got "
                 f"{max_tokens}, {min_n} and {max_n}"
             )
         self.max_tokens = max_tokens
         self.min_n, self.max_n = min_n, max_n
+        self._padding = array("i", [NO_DRAFT] * max_tokens)
         self._indices: dict[Hashable, NgramIndex] = {}
-        self._last_matches: dict[Hashable, tuple[int, int]] = {}
+        self._last: tuple[Sequence[Hashable], list[int], list[int]] = ((), [], [])
         self._accepted = np.full((max_n + 1, max_tokens), _PRIOR[0])
         self._verified = np.full((max_n + 1, max_tokens), _PRIOR[1])
-        self._rates = self._accepted / self._verified
+        self._rates = self._rate_rows()
 
     def begin(self, request_id: Hashable, prompt_ids: Sequence[int] | NDArray[np.integer]) -> None:
         """Starts a request with its prompt; see `Drafter.begin`."""
         self._indices[request_id] = NgramIndex(prompt_ids, self.min_n, self.max_n)
-        self._last_matches.pop(request_id, None)
 
     def end(self, request_id: Hashable) -> None:
         """Forgets a request; see `Drafter.end`."""
         self._indices.pop(request_id, None)
-        self._last_matches.pop(request_id, None)
 
     def propose(self, context: DraftContext) -> Proposal:
         """Drafts for every request of `context`, in its order.
@@ -182,8 +228,8 @@ class NgramDrafter:
         Raises:
             KeyError: If a request was never begun.
         """
-        rows, lengths, matched = [], [], []
         width, max_n = self.max_tokens, self.max_n
+        rows, lengths, matched = [], [], []
         limits = context.max_tokens
         if isinstance(limits, int):
             limits = [limits] * len(context.request_ids)
@@ -192,17 +238,17 @@ class NgramDrafter:
             index = self._indices[request_id]
             index.extend(new_token_ids)
             drafts = index.continuation(limit if limit < width else width)
-            length = len(drafts)
-            lengths.append(length)
+            lengths.append(len(drafts))
+            if len(drafts) < width:
+                drafts += self._padding[len(drafts) :]
+            rows.append(drafts)
             matched.append(index.match_length if index.match_length < max_n else max_n)
-            rows.append(drafts if length == width else drafts + [NO_DRAFT] * (width - length))
-        self._last_matches = dict(
-            zip(context.request_ids, zip(matched, lengths, strict=True), strict=True)
-        )
+        self._last = context.request_ids, matched, lengths
+        shape = len(rows), width
+        token_ids = np.frombuffer(b"".join(rows), np.int32).reshape(shape)
+        confidence = np.frombuffer(b"".join([self._rates[n] for n in matched])).reshape(shape)
         return Proposal(
-            np.array(rows, np.int64).reshape(len(rows), width),
-            np.array(lengths, np.int64),
-            confidence=self._rates[matched],
+            token_ids.astype(np.int64), np.array(lengths, np.int64), confidence=confidence
         )
 
     def observe(self, request_ids: Sequence[Hashable], num_accepted: Sequence[int]) -> None:
@@ -212,9 +258,16 @@ class NgramDrafter:
         to this method, so give the number accepted of requests whose whole proposal was verified,
         and -1 for the others.
         """
+        drafted, matched, lengths = self._last
+        self._last = (), [], []
+        matches = dict(zip(drafted, zip(matched, lengths, strict=True), strict=True))
         for request_id, accepted in zip(request_ids, num_accepted, strict=True):
-            n, length = self._last_matches.pop(request_id, (0, 0))
+            n, length = matches.pop(request_id, (0, 0))
             if length and accepted >= 0:
                 self._accepted[n, :accepted] += 1
                 self._verified[n, : min(accepted + 1, length)] += 1
-        self._rates = self._accepted / self._verified
+        self._rates = self._rate_rows()
+
+    def _rate_rows(self) -> list[bytes]:
+        """Confidences for each match length, as float64 bytes."""
+        return [row.tobytes() for row in self._accepted / self._verified]

@@ -75,7 +75,7 @@ class NgramProposer:
                 continue
             index = self._follow(row, token_ids_cpu[row, :size], previous)
             rows.append(index)
-            proposals.append(index.continuation(room))
+            proposals.append(index.continuation(room).tolist())
         self._rows = rows
         return proposals
 
