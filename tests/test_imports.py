@@ -13,6 +13,7 @@ FORBIDDEN = {
     "di_engine": ("torch", "transformers", *KERNEL_LIBRARIES),
     "di_kernels": ("transformers", "di_engine", *KERNEL_LIBRARIES),
     "di_scheduler": ("torch", "pandas", "di_engine"),
+    "di_structured": ("torch", "xgrammar", "di_engine"),
     "di_spec": ("torch", "vllm", "sglang", "di_engine"),
 }
 
