@@ -9,12 +9,12 @@ use crate::prompt::Writer;
 use crate::texts;
 
 /// Tools shown in the tool block.
-pub(crate) fn active_tools(conversation: &Conversation) -> impl Iterator<Item = &ToolDefinition> {
+fn active_tools(conversation: &Conversation) -> impl Iterator<Item = &ToolDefinition> {
     let hidden = conversation.tool_choice == ToolChoice::None;
     conversation.tools.iter().filter(move |tool| !hidden && !tool.defer_loading)
 }
 
-/// Whether any tools may be called, deferred ones included: what V4 goes by.
+/// Whether any tools may be called, deferred ones included.
 pub(crate) fn tools_offered(conversation: &Conversation) -> bool {
     conversation.tool_choice != ToolChoice::None && !conversation.tools.is_empty()
 }
@@ -55,7 +55,8 @@ pub(crate) fn kept_from(conversation: &Conversation, options: &RenderOptions) ->
 
 impl Writer<'_> {
     pub fn tool_block(&mut self, conversation: &Conversation, markup: Markup) {
-        let tools = active_tools(conversation);
+        let mut tools = active_tools(conversation).peekable();
+        let has_lines = tools.peek().is_some();
         self.text(texts::TOOLS_INTRO);
         self.open_calls(markup);
         self.text(texts::TOOLS_INTRO_END);
@@ -72,6 +73,7 @@ impl Writer<'_> {
         self.token(SpecialToken::ThinkingEnd);
         self.text(after);
         self.tool_lines(tools, markup);
+        self.text(if has_lines { "\n\n" } else { "\n" });
         self.text(texts::TOOLS_CLOSING);
     }
 

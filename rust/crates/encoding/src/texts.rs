@@ -38,7 +38,7 @@ pub(crate) const THINKING_RULE: (&str, &str, &str, &str) = (
     " BEFORE any tool calls or final response.\n\nOtherwise, output directly after ",
     " with tool calls or final response.\n\n### Available Tool Schemas\n\n",
 );
-pub(crate) const TOOLS_CLOSING: &str = "\n\nYou MUST strictly follow the above defined tool name and parameter \
+pub(crate) const TOOLS_CLOSING: &str = "You MUST strictly follow the above defined tool name and parameter \
 schemas to invoke tool calls.\n";
 pub(crate) const UPDATED_TOOLS: &str = "\n\n### Updated Tool Schemas\n\n";
 pub(crate) const SCHEMA_FORMAT: &str = "\n\n## Response Format:\n\nYou MUST strictly adhere to the following schema \

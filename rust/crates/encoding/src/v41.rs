@@ -9,7 +9,7 @@ use recipe_model::{
 
 use crate::calls::Markup;
 use crate::options::RenderOptions;
-use crate::parts::{active_tools, capacity, kept_from};
+use crate::parts::{capacity, kept_from, tools_offered};
 use crate::prompt::{RenderedPrompt, Writer};
 use crate::{texts, PromptFormat};
 
@@ -23,7 +23,7 @@ pub(crate) fn render(
         writer: Writer::new(tokens, capacity(conversation), messages.len()),
         conversation,
         markup: Markup::of(PromptFormat::V41),
-        tools_active: active_tools(conversation).next().is_some(),
+        tools_active: tools_offered(conversation),
         kept_from: kept_from(conversation, options),
         call_positions: None,
     };

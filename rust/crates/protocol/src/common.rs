@@ -273,7 +273,7 @@ impl DeclaredTool {
     }
 }
 
-fn check_strict_mix(tools: &[ToolDefinition]) -> Rule<()> {
+pub(crate) fn check_strict_mix(tools: &[ToolDefinition]) -> Rule<()> {
     let strict = tools.iter().filter(|tool| tool.strict == Some(true)).count();
     if strict != 0 && strict != tools.len() {
         return refuse("Cannot use strict tool with non-strict tool in the same request");
@@ -403,7 +403,6 @@ pub(crate) fn output_constraint(
     if conversation.tools.is_empty() {
         return Ok(format);
     }
-    check_strict_mix(&conversation.tools)?;
     if format.is_some() && conversation.tools.iter().any(|tool| tool.strict == Some(true)) {
         return refuse("response_format should not be used with tools");
     }

@@ -137,9 +137,9 @@ pub(crate) fn image_url_source(url: String, detail: ImageDetail, path: &Arc<str>
     Ok(ImageSource { data, detail, path: path.clone() })
 }
 
-/// The source of `file_data`.
-pub(crate) fn file_data_source(url: String, path: &Arc<str>) -> Rule<ImageSource> {
-    let Some(parts) = DataUrl::split(&url) else {
+/// Checks that `file_data` is an image in a data URL.
+pub(crate) fn check_file_data(url: &str, path: &str) -> Rule<()> {
+    let Some(parts) = DataUrl::split(url) else {
         return refuse(format!("{path}: file_data is not a valid base64 data url"));
     };
     if !parts.is_image() {
@@ -151,6 +151,11 @@ pub(crate) fn file_data_source(url: String, path: &Arc<str>) -> Rule<ImageSource
     if parts.is_base64 && !is_forgiving_base64(parts.payload) {
         return refuse(format!("{path}: file_data is not a valid base64 data url"));
     }
+    Ok(())
+}
+
+/// The source of checked `file_data`.
+pub(crate) fn file_data_source(url: String, path: &Arc<str>) -> Rule<ImageSource> {
     image_url_source(url, ImageDetail::High, path)
 }
 

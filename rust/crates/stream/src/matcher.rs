@@ -122,12 +122,16 @@ impl Progress {
     /// Takes one added token; true when the pattern is complete.
     pub fn step_added(&mut self, pattern: &Pattern, token: &[u8]) -> bool {
         let special = &pattern.special;
-        if !special.is_empty()
-            && self.matched == special.start
-            && &pattern.bytes[special.clone()] == token
-        {
-            self.matched = special.end;
-            return self.matched == pattern.bytes.len();
+        if !special.is_empty() && &pattern.bytes[special.clone()] == token {
+            // What was matched so far may end with what has to come before the token.
+            while self.matched > special.start {
+                self.matched = pattern.borders[self.matched - 1];
+                self.newlines = 0;
+            }
+            if self.matched == special.start {
+                self.matched = special.end;
+                return self.matched == pattern.bytes.len();
+            }
         }
         *self = Progress::default();
         false

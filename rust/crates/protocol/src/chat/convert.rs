@@ -11,7 +11,7 @@ use super::history::History;
 use super::request::{ChatCompletionRequest, ChatContent, ChatFile, ChatMessage, ChatPart};
 use crate::common::{self, check_count, RequestedFormat, Rule, Sampling, UNSUPPORTED_IMAGE};
 use crate::error::{refuse, RequestError};
-use crate::images::{file_data_source, image_url_source, plain_text_document, NO_FILE_ID};
+use crate::images::{check_file_data, file_data_source, image_url_source, plain_text_document, NO_FILE_ID};
 use crate::options::{ConversionOptions, ModelVersion};
 use crate::request::{ConversationRequest, Generation};
 
@@ -42,6 +42,7 @@ impl ChatCompletionRequest {
         let choice = std::mem::take(&mut self.tool_choice);
         let (tools, tool_choice) = common::choose_tools(declared, choice, thinking, options)?;
         self.check_prefix(&messages, declares_tools)?;
+        common::check_strict_mix(&tools)?;
         common::check_stop(&self.stop, self.stop_is_scalar)?;
         self.check_choices(options)?;
         let format = std::mem::take(&mut self.response_format).check(options)?;
@@ -264,7 +265,14 @@ impl PartReader<'_> {
             };
             let file = nested.as_ref().filter(|_| !self.official).unwrap_or(flat);
             let problem = match (&file.file_id, &file.file_data) {
-                (None, Some(_)) => continue,
+                (None, Some(data)) => {
+                    // The text of the check is that of a file, before images are looked at.
+                    match plain_text_document(data) {
+                        Some(_) if !self.official => {}
+                        _ => check_file_data(data, path)?,
+                    }
+                    continue;
+                }
                 (Some(_), Some(_)) => "file cannot have both file_id and file_data",
                 (Some(_), None) if file.filename.is_some() => {
                     "file cannot have filename when file_id is present"

@@ -263,7 +263,10 @@ impl ChunkGenerator for ChatCompletionChunkGenerator {
         events.push(chunk);
     }
 
-    fn end(&mut self, end: End, events: &mut Vec<ChatCompletionChunk>) {
+    fn end(&mut self, mut end: End, events: &mut Vec<ChatCompletionChunk>) {
+        if !self.thinking {
+            end.usage.reasoning_tokens = None;
+        }
         let mut last = self.chunk(ChatDelta::Last);
         last.logprobs = end.logprobs;
         last.malformed = end.malformed;

@@ -43,6 +43,7 @@ impl MessagesRequest {
         let parallel = self.tool_choice.disable_parallel.map(|disable| !disable).filter(|_| !official);
         let choice = std::mem::take(&mut self.tool_choice.choice).requested(official);
         let (tools, tool_choice) = common::choose_tools(declared, choice, thinking, options)?;
+        common::check_strict_mix(&tools)?;
         limit_message_tools(&mut messages, &tools);
         let conversation = Conversation {
             messages,
@@ -258,7 +259,7 @@ impl Builder<'_> {
         }
         if self.is_flash {
             self.messages.push(Message::System(message));
-        } else {
+        } else if !message.content.text.is_empty() {
             let mut content = Content::text("<system-reminder>\n");
             append(&mut content, message.content);
             content.text.push_str("\n</system-reminder>");
@@ -277,9 +278,13 @@ impl Builder<'_> {
             Block::Document(document) => Ok(Some(Content::text(self.document(document)))),
             Block::Image(_) if !self.is_flash => Ok(Some(Content::text(UNSUPPORTED_IMAGE))),
             Block::Image(image) => {
-                let path = format!("messages.{index}.content[{position}]");
+                let error_path = format!("messages.{index}.content[{position}]");
+                let path = match role {
+                    Role::System => format!("messages.{index}"),
+                    Role::User | Role::Assistant => error_path.clone(),
+                };
                 let mut content = Content::default();
-                content.push_image(image_source(image, &path, &path)?, self.image_token);
+                content.push_image(image_source(image, &path, &error_path)?, self.image_token);
                 Ok(Some(content))
             }
             Block::Thinking(_) => refuse(format!(

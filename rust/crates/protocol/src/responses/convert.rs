@@ -101,6 +101,7 @@ impl ResponsesRequest {
                  'json_object'.",
             );
         }
+        common::check_strict_mix(&tools)?;
         let format = std::mem::take(&mut self.text.requested).check(options)?;
         let conversation = Conversation {
             messages,

@@ -147,6 +147,9 @@ impl<'a> Turns<'a> {
         let has_image = matches!(&content, ItemContent::Parts(parts)
             if parts.iter().any(|part| matches!(part, ItemPart::Image { .. })));
         if has_image && common::is_flash(self.version) {
+            if let ItemContent::Parts(parts) = &content {
+                check_images(parts, &format!("input[{index}].content"))?;
+            }
             return refuse(format!("input[{index}]: Image in assistant message is unsupported"));
         }
         let content = self.content(index, "content", content)?;
