@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 import di_spec.torch as on_tensors  # noqa: E402
-from di_spec import verify as reference  # noqa: E402
+from di_spec import verify as reference_verify  # noqa: E402
 from di_spec.drafting import NO_DRAFT, OUTSIDE_TARGET, Proposal, QKind  # noqa: E402
 from di_spec.sampling import SamplerBatch, SampleRequest, SamplingParams, TokenHistory  # noqa: E402
 
@@ -51,7 +51,7 @@ def test_outcome_is_that_of_the_reference(seed, mode, kind, num_requests, vocab_
     logits = rng.normal(size=(batch.num_rows, vocab_size)).astype(np.float32) * 2
     if rng.random() < 0.3:
         logits[rng.integers(len(logits))] = np.nan
-    want = reference.verify(logits, proposal, batch, mode=mode)
+    want = reference_verify(logits, proposal, batch, mode=mode)
     got = on_tensors.verify(torch.from_numpy(logits), proposal, batch, mode=mode)
     assert got.num_accepted.tolist() == want.num_accepted.tolist()
     assert got.num_emitted.tolist() == want.num_emitted.tolist()
