@@ -31,8 +31,8 @@ class Worker:
         torch.set_num_threads(settings["threads"])
         torch.manual_seed(0)
         config = DeepseekV4Config(**settings["config"])
-        self.model: Any = DeepseekV4ForCausalLM(config)
-        self.model.eval().to(getattr(torch, settings["dtype"]))
+        model: Any = DeepseekV4ForCausalLM(config).to(getattr(torch, settings["dtype"]))
+        self.model: Any = model.train(False)
         self.next_ids = torch.empty(0)
         self.cache: Any = None
         self.experts = ""
