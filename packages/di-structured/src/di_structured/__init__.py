@@ -1,4 +1,4 @@
-"""Constrained output for any inference engine: grammars compiled off the hot path, exact masks for draft chains.
+"""Constrained output for any engine: grammars compiled off the hot path, exact token masks.
 
 Importing this package imports neither torch nor xgrammar; see the README for what does.
 """

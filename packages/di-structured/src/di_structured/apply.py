@@ -99,7 +99,7 @@ def _apply_with_xgrammar(
 def _apply_with_torch(
     logits: torch.Tensor, bits: torch.Tensor, vocab_size: int, index: torch.Tensor
 ) -> None:
-    """Any dtype and device, one row of bytes at a time unpacked: memory of the mask is 32 times its words."""
+    """Any dtype and device; the unpacked mask takes a byte for each logit, and more on the way."""
     shifts = torch.arange(32, device=bits.device, dtype=torch.int32)
     allowed = ((bits.unsqueeze(-1) >> shifts) & 1).view(bits.shape[0], -1)[:, :vocab_size].bool()
     covered = logits[:, :vocab_size]

@@ -30,10 +30,18 @@ LARGEST_MULTIPLE = 1000  # its rule has one branch for each remainder and digit
 MAX_DECIMALS = 6  # digits behind the point that xgrammar's number ranges keep
 
 ANNOTATIONS = frozenset(
-    ["$schema", "$comment", "$defs", "definitions", "$vocabulary", "title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "contentEncoding", "contentMediaType", "contentSchema", "discriminator", "$anchor"]
+    (
+        *("$schema", "$comment", "$defs", "definitions", "$vocabulary", "$anchor", "title"),
+        *("description", "default", "examples", "deprecated", "readOnly", "writeOnly"),
+        *("contentEncoding", "contentMediaType", "contentSchema", "discriminator"),
+    )
 )
 IGNORED = frozenset(
-    ["not", "if", "then", "else", "contains", "minContains", "maxContains", "dependentRequired", "dependentSchemas", "dependencies", "additionalItems", "$dynamicRef", "$dynamicAnchor", "$recursiveRef", "$recursiveAnchor"]
+    (
+        *("not", "if", "then", "else", "contains", "minContains", "maxContains"),
+        *("dependentRequired", "dependentSchemas", "dependencies", "additionalItems"),
+        *("$dynamicRef", "$dynamicAnchor", "$recursiveRef", "$recursiveAnchor"),
+    )
 )
 HEADS = ("$ref", "const", "enum", "anyOf", "oneOf", "allOf")
 KEYWORDS_OF_TYPE = {
@@ -53,7 +61,10 @@ KEYWORDS_OF_TYPE = {
 }
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 KNOWN_FORMATS = frozenset(
-    ["date", "time", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uri-reference", "uri-template", "uuid", "json-pointer", "relative-json-pointer"]
+    (
+        *("date", "time", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"),
+        *("uri", "uri-reference", "uri-template", "json-pointer", "relative-json-pointer"),
+    )
 )
 
 
@@ -124,7 +135,7 @@ def canonical_text(schema: Any) -> str:
 
 @dataclass
 class _Walk:
-    """One pass over a document, which it rewrites in place so that references keep pointing at the same places."""
+    """One pass over a document, rewritten in place so that references keep their targets."""
 
     document: Any
     root: str
@@ -188,13 +199,15 @@ class _Walk:
                     self.ignored.append(f"`{path}.{name}` is ignored beside `{head}`")
 
     # --- references and combinations
-    # ------------------------------------------------------------------------------
 
     def _visit_reference(self, reference: Any, path: str, depth: int) -> None:
         if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
             self.invalid.append(
                 f"`{path}.$ref` must point into this schema (`#/...`), got {reference!r:.100}"
             )
+            return
+        if "/oneOf/" in reference:
+            self.invalid.append(f"`{path}.$ref` points into a `oneOf`; move the schema to `$defs`")
             return
         target: Any = self.document
         for part in reference.split("/")[1:]:
@@ -243,15 +256,20 @@ class _Walk:
         for index, branch in enumerate(branches):
             self.visit(branch, f"{path}.{head}[{index}]", depth + 1)
         if head == "oneOf":
-            for second, branch in enumerate(branches):
-                for first in range(second):
-                    if may_overlap(branches[first], branch, self.document):
-                        self.ignored.append(
-                            f"`{path}.oneOf[{first}]` and `[{second}]` may both match one value, "
-                            "which the grammar "
-                            "cannot rule out; use `anyOf`, or a property with different `const` "
-                            "values"
-                        )
+            self._check_disjoint(branches, path)
+            # xgrammar knows fewer ways to tell branches apart than `may_overlap`, and warns of the
+            # others.
+            node["anyOf"] = node.pop("oneOf")
+
+    def _check_disjoint(self, branches: list[Any], path: str) -> None:
+        for second, branch in enumerate(branches):
+            for first in range(second):
+                if may_overlap(branches[first], branch, self.document):
+                    self.ignored.append(
+                        f"`{path}.oneOf[{first}]` and `[{second}]` may both match one value, which "
+                        "the grammar cannot rule out; use `anyOf`, or a property with different "
+                        "`const` values"
+                    )
 
     def _visit_values(self, node: dict[str, Any], head: str, path: str) -> None:
         """Checks `enum` and `const`, and takes out the values that a `type` beside them forbids."""
@@ -275,7 +293,6 @@ class _Walk:
             self.empty.append(f"`{path}.{head}` has no value of the type beside it")
 
     # --- typed schemas
-    # ----------------------------------------------------------------------------------------------
 
     def _visit_typed(self, node: dict[str, Any], path: str, depth: int) -> None:
         types = self._types(node, path)
@@ -357,7 +374,7 @@ class _Walk:
             self._length_as_pattern(node, path)
 
     def _length_as_pattern(self, node: dict[str, Any], path: str) -> None:
-        """Writes lengths as a pattern, which keeps control characters out of strings inside tool arguments."""
+        """Writes lengths as a pattern, which keeps control characters out of the string."""
         if "pattern" in node or "format" in node:
             return
         shortest, longest = node.pop("minLength", 0), node.pop("maxLength", None)
@@ -486,7 +503,9 @@ class _Walk:
         if "unevaluatedProperties" in node:
             rest = node.pop("unevaluatedProperties")
             node.setdefault("additionalProperties", rest)
-        by_pattern = [name for name in ("patternProperties", "propertyNames") if name in node]
+        by_pattern: list[str] = [
+            name for name in ("patternProperties", "propertyNames") if name in node
+        ]
         self._visit_key_patterns(
             node, by_pattern, path, depth, has_names=bool(properties or required)
         )

@@ -100,7 +100,7 @@ class MaskBatch:
                 work.append((request_id, session, drafts, start))
         self._reserve(self._num_rows)
         self._is_masked = np.zeros(self._num_rows, np.bool_)
-        for request_id, session, drafts, start in work:
+        for _, _, drafts, start in work:
             self._is_masked[start : start + len(drafts) + 1] = True
         self._clean_free_rows()
         self._fill_all(work)
@@ -108,7 +108,10 @@ class MaskBatch:
 
     @property
     def bits(self) -> npt.NDArray[np.int32]:
-        """All rows in the order of `fill`, shape (rows, words), int32: a view that the next `fill` overwrites."""
+        """All rows in the order of `fill`, shape (rows, words), int32.
+
+        A view, which the next `fill` overwrites.
+        """
         return self._buffer[: self._num_rows]
 
     @property
@@ -118,20 +121,23 @@ class MaskBatch:
 
     @property
     def row_offsets(self) -> npt.NDArray[np.int64]:
-        """First row of each request in the order of `fill`, and the number of rows; shape (requests + 1,)."""
+        """First row of each request, and at the end the number of rows; shape (requests + 1,)."""
         return np.array([0, *(end for _, end in self._spans.values())], np.int64)
 
     @property
     def constrained_rows(self) -> npt.NDArray[np.int64]:
-        """Indices of the rows that a session wrote; the others allow everything and need no applying."""
+        """Indices of the rows that a session wrote; the others allow everything."""
         return np.flatnonzero(self._is_masked)
 
     def num_legal(self, request_id: str) -> int:
-        """Returns how many leading drafts of a request its grammar allows; all of them without grammar."""
+        """Returns how many leading drafts of a request its grammar allows; without one, all."""
         return self._legal[request_id]
 
     def rows(self, request_id: str) -> npt.NDArray[np.int32]:
-        """Returns the rows of a request, shape (1 + drafts, words): a view that the next `fill` overwrites."""
+        """Returns the rows of a request, shape (1 + drafts, words).
+
+        A view, which the next `fill` overwrites.
+        """
         start, end = self._spans[request_id]
         return self._buffer[start:end]
 

@@ -15,7 +15,7 @@ __all__ = ["FreeSections"]
 
 @dataclass(frozen=True, slots=True)
 class _Section:
-    """States `first .. first + len(end) - 1` count matched ids of `end`; with a bound, as many more states force it."""
+    """States from `first` on count matched ids of `end`; with a bound, as many more force it."""
 
     first: int
     end: tuple[int, ...]
@@ -85,7 +85,7 @@ class FreeSections:
 
 
 def _fallbacks(ids: Sequence[int]) -> tuple[int, ...]:
-    """For each number of matched ids, the longest shorter match that the same tokens also end with."""
+    """For each number of matched ids, the longest shorter match that ends with the same tokens."""
     table = [0] * (len(ids) + 1)
     length = 0
     for index in range(1, len(ids)):

@@ -143,7 +143,8 @@ class OutputSchema:
             raise InvalidSchemaError(
                 f"`choice` must be a non-empty list of strings, got {values!r:.100}"
             )
-        for index, value in enumerate(values):
+        items: list[Any] = list(values)
+        for index, value in enumerate(items):
             if not isinstance(value, str) or not value:
                 raise InvalidSchemaError(
                     f"`choice[{index}]` must be a non-empty string, got {value!r:.100}"
@@ -248,7 +249,7 @@ class OutputSchema:
 
     @property
     def key(self) -> str:
-        """What a compiled grammar depends on: schemas that differ only in their free sections share it."""
+        """What a compiled grammar depends on: the free sections are no part of it."""
         return json.dumps((self.kind, self.max_whitespace, self.is_open, self.strict, self.text))
 
     @property
@@ -376,9 +377,10 @@ def _lower_inside(node: Any, path: str, strict: bool, warnings: list[str], depth
     }
 
 
-def _check_text(text: str, what: str, limit: int) -> str:
-    if not isinstance(text, str) or not text:
-        raise InvalidSchemaError(f"the {what} must be a non-empty string, got {text!r:.50}")
+def _check_text(given: Any, what: str, limit: int) -> str:
+    text = given if isinstance(given, str) else ""
+    if not text:
+        raise InvalidSchemaError(f"the {what} must be a non-empty string, got {given!r:.50}")
     if "\0" in text:
         raise InvalidSchemaError(f"the {what} holds a NUL character")
     size = len(text.encode("utf-8", "surrogatepass"))
@@ -391,7 +393,7 @@ def _check_text(text: str, what: str, limit: int) -> str:
     return text
 
 
-def _check_whitespace(count: int) -> int:
+def _check_whitespace(count: Any) -> int:
     if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= 1024:
         raise InvalidSchemaError(
             f"`max_whitespace` must be an integer from 0 to 1024, got {count!r:.50}"

@@ -41,9 +41,9 @@ class GrammarSession:
     sessions may be used by different threads. Its state is a function of the tokens advanced.
 
     Rules of termination: a stop token is allowed exactly when the text is complete, or would be
-    with it, and ends the session; in a free section it is always allowed and ends the session as well. Tokens behind a stop token are counted
-    and not judged, and their masks are free: whether anything follows is the engine's decision
-    (`ignore_eos`).
+    with it, and ends the session; in a free section it is always allowed and ends the session as
+    well. Tokens behind a stop token are counted and not judged, and their masks are free: whether
+    anything follows is the engine's decision (`ignore_eos`).
 
     Args:
         grammar: The compiled grammar.
@@ -99,7 +99,7 @@ class GrammarSession:
             self._stop_ids <= vocabulary.special_token_ids
         )
         self._sections = FreeSections(schema)
-        self._state = 0 if self._sections.active else self._sections.active
+        self._state: int = 0  # of the free sections, or `STOPPED`
         self._token_ids: list[int] = []
         self._states: list[int] = []  # the state before each token
         self._was_fed = bytearray()  # whether the matcher took each token
@@ -110,7 +110,6 @@ class GrammarSession:
         self._width = self._free_row.size
 
     # --- state
-    # --------------------------------------------------------------------------------------------------------
 
     @property
     def num_tokens(self) -> int:
@@ -123,13 +122,18 @@ class GrammarSession:
         return tuple(self._token_ids)
 
     @property
+    def stop_token_ids(self) -> frozenset[int]:
+        """The ids that end the text: the vocabulary's and the request's."""
+        return self._stop_ids
+
+    @property
     def is_terminated(self) -> bool:
         """Whether a stop token has ended the text."""
         return self._state == STOPPED
 
     @property
     def is_complete(self) -> bool:
-        """Whether the tokens so far are a whole text of the grammar, so that a stop token may follow or has."""
+        """Whether the tokens so far are a whole text, so that a stop token may follow, or has."""
         if self._state == STOPPED:
             return self._stopped_in_grammar
         return self._state == self._sections.active and bool(self._matcher.is_completed())
@@ -157,10 +161,9 @@ class GrammarSession:
         return self._sections.forced_run(self._state)
 
     # --- masks
-    # --------------------------------------------------------------------------------------------------------
 
     def fill_masks(self, drafts: Sequence[int], out: npt.NDArray[np.int32], row: int = 0) -> int:
-        """Writes the masks of a draft chain: row `row + j` says what may follow the output and `drafts[:j]`.
+        """Writes the masks of a draft chain: row `row + j` is for the output and `drafts[:j]`.
 
         The state is the same afterwards. Rows behind the first forbidden draft, and behind a draft
         that is a stop token, are free: no verification reaches them.
@@ -221,7 +224,7 @@ class GrammarSession:
         return fed + stops
 
     def _fill_any_rows(self, drafts: Sequence[int], out: npt.NDArray[np.int32], row: int) -> int:
-        """The general case: free sections, forced triggers, stop ids that are terminals, and their borders."""
+        """The general case: free sections, forced triggers, stop ids that are terminals."""
         start = len(self._token_ids)
         self._fill_row(out[row])
         legal = 0
@@ -257,7 +260,7 @@ class GrammarSession:
                 words[token_id >> 5] &= ~bit
 
     def _completes(self, token_id: int, *, keep: bool) -> bool:
-        """Whether feeding a stop id as a terminal ends the text; with `keep`, it stays fed if so."""
+        """Whether a stop id, fed as a terminal, ends the text; with `keep`, it then stays fed."""
         if token_id in self._unmatchable or not self._matcher.accept_token(token_id):
             return False
         completes = bool(self._matcher.is_completed() or self._matcher.is_terminated())
@@ -266,7 +269,6 @@ class GrammarSession:
         return completes
 
     # --- tokens
-    # -------------------------------------------------------------------------------------------------------
 
     def advance(self, token_ids: Iterable[int]) -> int:
         """Takes emitted tokens: accepted drafts and the token behind them.
@@ -317,7 +319,7 @@ class GrammarSession:
 
     @classmethod
     def restore(cls, grammar: CompiledGrammar, snapshot: SessionSnapshot) -> "GrammarSession":
-        """Makes a session in the state of a snapshot by taking its tokens again, about 1 microsecond each.
+        """Makes a session in the state of a snapshot by taking its tokens again.
 
         Raises:
             InvalidSchemaError: The grammar was compiled from another schema.

@@ -1,11 +1,11 @@
-"""DeepSeek-V4.1's tool-call syntax as an xgrammar structural tag.
+r"""DeepSeek-V4.1's tool-call syntax as an xgrammar structural tag.
 
 The shape (DeepSeek-V4.1-Flash `encoding/encoding.py`, which the model's prompts show to it)::
 
-    \\n\\n<｜DSML｜ calls>\\n
-    <｜DSML｜ invoke name="NAME">\\n
-    <｜DSML｜ parameter name="KEY" string="true|false">VALUE</｜DSML｜ parameter>\\n
-    </｜DSML｜ invoke>\\n
+    \n\n<｜DSML｜ calls>\n
+    <｜DSML｜ invoke name="NAME">\n
+    <｜DSML｜ parameter name="KEY" string="true|false">VALUE</｜DSML｜ parameter>\n
+    </｜DSML｜ invoke>\n
     </｜DSML｜ calls>
 
 String values are raw text with `string="true"`, all others JSON with `string="false"`. The turn
@@ -30,7 +30,7 @@ REASONING_MARKERS = ("<think>", "</think>")
 def tool_call_tag(
     tools: Sequence[Mapping[str, Any]], choice: str, *, parallel: bool, block_is_open: bool
 ) -> dict[str, Any]:
-    """Returns the structural tag for a list of tools; the arguments are those of `OutputSchema.tool_calls`.
+    """Returns the structural tag for tools; the arguments are those of `OutputSchema.tool_calls`.
 
     Raises:
         InvalidSchemaError: A tool has no name or one that the syntax cannot carry, a name is there
@@ -76,7 +76,7 @@ def tool_call_tag(
 
 
 def _function(tool: Mapping[str, Any], index: int) -> Mapping[str, Any]:
-    function = tool.get("function", tool) if isinstance(tool, Mapping) else None
+    function = tool.get("function", tool)
     name = function.get("name") if isinstance(function, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(name, str) or not name:
         raise InvalidSchemaError(f"`tools[{index}]` needs a function with a `name`")

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["Vocabulary", "VocabularyView"]
 
 VocabularyView = Literal["json", "plain", "full"]
-"""json: no special tokens, no control characters but line feed and carriage return. plain: no special tokens.
-full: everything, for structural tags, whose markers are special tokens."""
+"""json: no special tokens, no control characters but line feed and carriage return. plain: no
+special tokens. full: everything, for structural tags, whose markers are special tokens."""
 
 VIEWS: tuple[VocabularyView, ...] = ("json", "plain", "full")
 
@@ -161,7 +161,7 @@ class Vocabulary:
         return hidden
 
     def tokenizer_info(self, view: VocabularyView) -> "xgrammar.TokenizerInfo":
-        """Returns xgrammar's form of a view; built on the first call (about 0.3 s for 129,280 tokens)."""
+        """Returns xgrammar's form of a view, built on the first call (0.3 s for 129,280 tokens)."""
         with self._lock:
             if view not in self._infos:
                 import xgrammar

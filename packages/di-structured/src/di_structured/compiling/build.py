@@ -19,7 +19,7 @@ COMPACT_SEPARATORS = (",", ":")
 def build_grammar(
     schema: OutputSchema, info: "xgrammar.TokenizerInfo", *, threads: int = 1
 ) -> "xgrammar.CompiledGrammar":
-    """Compiles a schema. Takes as long and as much memory as it takes: that is the caller's to limit.
+    """Compiles a schema; time and memory are the caller's to limit.
 
     Raises:
         InvalidSchemaError: xgrammar refuses the grammar; its reason is part of the message.
@@ -58,7 +58,7 @@ def build_grammar(
 def check_admits_something(
     compiled: "xgrammar.CompiledGrammar", schema: OutputSchema, vocab_size: int
 ) -> None:
-    """Raises `EmptyGrammarError` if the grammar derives no text, or none that begins with one of the tokens."""
+    """Raises `EmptyGrammarError` if the grammar derives no text, or none that a token begins."""
     import xgrammar
 
     if not is_productive(compiled.grammar.serialize_json()):
@@ -72,10 +72,10 @@ def check_admits_something(
         raise EmptyGrammarError(f"the {_name(schema)} admits no token of this vocabulary")
 
 
-def tail_word(vocab_size: int) -> np.int32:
-    """Returns the last word of a mask row with the bits of real ids set and the slack bits clear."""
+def tail_word(vocab_size: int) -> int:
+    """Returns the last word of a mask row that allows every id, its slack bits clear."""
     used = vocab_size % 32
-    return np.int32(-1) if used == 0 else np.array((1 << used) - 1, np.uint32).view(np.int32)[()]
+    return -1 if used == 0 else (1 << used) - 1
 
 
 def reason_of(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""Compiled grammars in memory, least recently used first out, limited by bytes; and on disk, if asked for."""
+"""Compiled grammars in memory, limited by bytes, and on disk if asked for."""
 
 import contextlib
 import hashlib

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
 
@@ -175,7 +176,6 @@ class GrammarCompiler:
         self._disk: DiskCache | None = None
 
     # --- for the engine
-    # ---------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Imports xgrammar, starts the server and returns when it is ready.
@@ -193,7 +193,8 @@ class GrammarCompiler:
 
         Returns:
             A future. `cancel()` works until it is done, and ends the compile if nobody else waits
-            for it. Its errors are `InvalidSchemaError`, `EmptyGrammarError`, `CompileTimeoutError`, `CompileMemoryError`,
+            for it. Its errors are `InvalidSchemaError`, `EmptyGrammarError`, `CompileTimeoutError`,
+            `CompileMemoryError`,
             `CompileCrashError`, `CompilerBusyError` and `CompileCancelledError`.
         """
         future: Future[CompiledGrammar] = Future()
@@ -232,7 +233,7 @@ class GrammarCompiler:
             self._failures.clear()
 
     def close(self) -> None:
-        """Ends the server, its workers and the threads; pending requests fail with `CompileCancelledError`."""
+        """Ends the processes and threads; what is pending fails with `CompileCancelledError`."""
         with self._lock:
             self._is_closed = True
             jobs = list(self._jobs)
@@ -260,7 +261,6 @@ class GrammarCompiler:
         self.close()
 
     # --- under the lock
-    # -----------------------------------------------------------------------------------------------
 
     def _known_answer(
         self, key: str, schema: OutputSchema
@@ -319,7 +319,6 @@ class GrammarCompiler:
             self._intake.put(("cancel", job))
 
     # --- the intake thread: disk, and what may block while the server reads
-    # ---------------------------------------------
 
     def _take_in(self) -> None:
         while (item := self._intake.get()) is not None:
@@ -359,7 +358,7 @@ class GrammarCompiler:
         if self._disk is None and self.config.disk_cache is not None:
             import xgrammar
 
-            versions = f"{xgrammar.__version__} {xgrammar.get_serialization_version()}"
+            versions = f"{version('xgrammar')} {xgrammar.get_serialization_version()}"
             self._disk = DiskCache(
                 self.config.disk_cache, f"{self.vocabulary.fingerprint} {versions}"
             )
@@ -381,7 +380,6 @@ class GrammarCompiler:
         return True
 
     # --- the server's thread
-    # --------------------------------------------------------------------------------------------
 
     def _on_message(self, message: tuple[object, ...]) -> None:
         key = next((k for k, job in list(self._jobs.items()) if job.job_id == message[1]), None)
@@ -435,7 +433,7 @@ class GrammarCompiler:
             self._resolve(key, CompileCrashError("the compile server ended unexpectedly"))
 
     def _resolve(self, key: str, outcome: CompiledGrammar | StructuredError) -> None:
-        """Answers everybody who waits for a key; outside the lock, because futures run callbacks."""
+        """Answers all who wait for a key; outside the lock, because futures run callbacks."""
         with self._lock:
             job = self._jobs.pop(key, None)
             if isinstance(outcome, CompiledGrammar):

@@ -34,7 +34,8 @@ def is_productive(serialized_grammar: str) -> bool:
         if not productive[rule] and _derives(bodies[rule], data, starts, productive):
             productive[rule] = True
             pending.extend(users[rule])
-    return productive[grammar["root_rule_id"]]
+    root: int = grammar["root_rule_id"]
+    return productive[root]
 
 
 def _payload(expression: int, data: list[int], starts: list[int]) -> tuple[int, list[int]]:

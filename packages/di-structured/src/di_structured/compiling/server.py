@@ -130,7 +130,7 @@ class _Server:
 
     def _fork(self, job_id: int, schema: OutputSchema) -> None:
         receiver, sender = Pipe(duplex=False)
-        report = tempfile.TemporaryFile()
+        report = tempfile.TemporaryFile()  # noqa: SIM115 closed with its worker
         started = time.monotonic()
         pid = os.fork()
         if pid == 0:
@@ -215,6 +215,7 @@ class _Server:
     def _reap(self, worker: _Worker) -> int:
         self._workers.pop(worker.results, None)
         worker.results.close()
+        worker.report.close()
         return os.waitpid(worker.pid, 0)[1]
 
 
@@ -246,4 +247,3 @@ def main() -> None:
     with contextlib.suppress(BrokenPipeError):  # the engine left while xgrammar was loading
         control.send(("ready",))
         _Server(control, vocabulary, limits).run()
-

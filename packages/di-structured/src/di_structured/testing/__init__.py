@@ -1,0 +1,15 @@
+"""What tests need, here and in engines: vocabularies, an oracle, a model that draws at random."""
+
+from di_structured.testing.oracle import allowed_by_oracle, allowed_in_row
+from di_structured.testing.simulation import Generation, generate
+from di_structured.testing.vocabularies import byte_vocabulary, compile_here, synthetic_vocabulary
+
+__all__ = [
+    "Generation",
+    "allowed_by_oracle",
+    "allowed_in_row",
+    "byte_vocabulary",
+    "compile_here",
+    "generate",
+    "synthetic_vocabulary",
+]
