@@ -9,7 +9,7 @@ use crate::prompt::Writer;
 use crate::texts;
 
 /// Tools shown in the tool block.
-fn active_tools(conversation: &Conversation) -> impl Iterator<Item = &ToolDefinition> {
+pub(crate) fn active_tools(conversation: &Conversation) -> impl Iterator<Item = &ToolDefinition> {
     let hidden = conversation.tool_choice == ToolChoice::None;
     conversation.tools.iter().filter(move |tool| !hidden && !tool.defer_loading)
 }
@@ -54,9 +54,8 @@ pub(crate) fn kept_from(conversation: &Conversation, options: &RenderOptions) ->
 }
 
 impl Writer<'_> {
-    pub fn tool_block(&mut self, conversation: &Conversation, markup: Markup) {
-        let mut tools = active_tools(conversation).peekable();
-        let has_lines = tools.peek().is_some();
+    /// Writes the tools with `gap` before the closing sentence.
+    pub fn tool_block(&mut self, conversation: &Conversation, markup: Markup, gap: &str) {
         self.text(texts::TOOLS_INTRO);
         self.open_calls(markup);
         self.text(texts::TOOLS_INTRO_END);
@@ -72,8 +71,8 @@ impl Writer<'_> {
         self.text(before);
         self.token(SpecialToken::ThinkingEnd);
         self.text(after);
-        self.tool_lines(tools, markup);
-        self.text(if has_lines { "\n\n" } else { "\n" });
+        self.tool_lines(active_tools(conversation), markup);
+        self.text(gap);
         self.text(texts::TOOLS_CLOSING);
     }
 

@@ -7,7 +7,7 @@ use recipe_model::{
 
 use crate::calls::Markup;
 use crate::options::RenderOptions;
-use crate::parts::{capacity, kept_from, tools_offered};
+use crate::parts::{active_tools, capacity, kept_from, tools_offered};
 use crate::prompt::{RenderedPrompt, Writer};
 use crate::{texts, PromptFormat};
 
@@ -99,7 +99,9 @@ fn front(writer: &mut Writer<'_>, conversation: &Conversation, markup: Markup) {
         }
     }
     if tools_offered(conversation) {
-        writer.tool_block(conversation, markup);
+        // Each line of a tool ends in a line feed here, so without any there is one less.
+        let has_lines = active_tools(conversation).next().is_some();
+        writer.tool_block(conversation, markup, if has_lines { "\n\n" } else { "\n" });
     }
     writer.response_format(&conversation.response_format, texts::V4_JSON_OBJECT, markup);
 }

@@ -120,7 +120,7 @@ impl<'a> Layout<'a> {
         self.writer.content(&message.content);
         if first {
             if self.tools_active {
-                self.writer.tool_block(self.conversation, self.markup);
+                self.writer.tool_block(self.conversation, self.markup, "\n\n");
             }
             let json_object = [texts::SCHEMA_FORMAT, texts::V41_JSON_OBJECT].concat();
             self.writer.response_format(&self.conversation.response_format, &json_object, self.markup);
