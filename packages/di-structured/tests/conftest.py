@@ -51,7 +51,7 @@ def decode():
 def compiler():
     """A running compile service with tight limits."""
     limits = CompilerConfig(
-        workers=2, timeout_s=8.0, memory_limit_bytes=512 << 20, failure_ttl_s=0, niceness=0
+        workers=2, timeout_s=4.0, memory_limit_bytes=512 << 20, failure_ttl_s=0, niceness=0
     )
     with GrammarCompiler(VOCABULARY, limits) as service:
         service.start()

@@ -189,7 +189,7 @@ def test_tokens_behind_the_stop_token_are_counted_and_free(start, encode):
     session.fill_masks([5, EOS], masks)
     assert all(len(allowed_in_row(row)) == session.vocab_size for row in masks)
     assert session.num_tokens == len(text) + 4
-    session.rollback(5)
+    session.rollback(4)
     assert not session.is_terminated
     session.advance([EOS])
     assert session.is_terminated

@@ -16,6 +16,13 @@ def test_views_hide_what_grammars_must_not_spell():
     assert vocabulary.view("json") == [b"\xff<eos>", b"a", b"\xff\t", b",\n"]
 
 
+def test_tokens_that_could_begin_a_surrogate_are_hidden():
+    han, lone = "한".encode(), b"\xed\xa0\x80"
+    vocabulary = Vocabulary([b"<eos>", han, han[:1], han[:2], lone, b"a\xed"], stop_token_ids=[0])
+    assert vocabulary.view("plain")[1:] == [han, b"\xff\xed", han[:2], b"\xff" + lone, b"\xffa\xed"]
+    assert vocabulary.view("full")[2] == b"\xed"
+
+
 def test_a_tokenizer_file_is_read_as_bytes():
     letters = byte_level_alphabet()
     vocab = {letters[0x20] + "hi": 0, letters[0xC3] + letters[0xA9]: 1, letters[0x0A]: 3}

@@ -119,6 +119,7 @@ def _measure(
                 times[count].append(seconds)
         if repeat:
             raw_times.append(raw_s)
+    raw_masks[:, -1] &= allocate_masks(1, vocabulary.vocab_size)[0, -1]  # its slack bits are open
     for batch in batches.values():
         if not np.array_equal(batch.bits, raw_masks):
             raise AssertionError("the masks of both sides differ")

@@ -85,6 +85,7 @@ def lower(
     schema: Any,
     *,
     strict: bool = True,
+    is_open: bool = False,
     path: str = "$",
     inside_tag: bool = False,
     is_raw: bool = False,
@@ -94,6 +95,7 @@ def lower(
     Args:
         schema: A decoded JSON schema (draft 2020-12): a dict or a boolean. It is not modified.
         strict: Refuse keywords that the grammar would ignore; otherwise they become warnings.
+        is_open: Objects without `additionalProperties` admit names that they do not mention.
         path: How problems name the root.
         inside_tag: The schema is part of a structural tag, whose vocabulary does not keep control
             characters out.
@@ -105,7 +107,9 @@ def lower(
         EmptyGrammarError: No value can satisfy the schema.
     """
     document = copy.deepcopy(schema)
-    walk = _Walk(document, path, inside_tag=inside_tag, raw_depth=1 if is_raw else -1)
+    walk = _Walk(
+        document, path, is_open=is_open, inside_tag=inside_tag, raw_depth=1 if is_raw else -1
+    )
     walk.visit(document, path, 0)
     if walk.empty and not walk.invalid:
         raise EmptyGrammarError(f"no value satisfies the schema: {walk.empty[0]}", walk.empty)
@@ -139,6 +143,7 @@ class _Walk:
 
     document: Any
     root: str
+    is_open: bool = False
     inside_tag: bool = False
     raw_depth: int = -1
     invalid: list[str] = field(default_factory=list)
@@ -511,7 +516,7 @@ class _Walk:
         )
         if not properties and not by_pattern and "additionalProperties" not in node:
             node["additionalProperties"] = True  # nothing is said about members: any object
-        extra = node.get("additionalProperties", False)
+        extra = node.get("additionalProperties", self.is_open)
         if not by_pattern:
             self._add_required(node, properties, required, path)
         for name, member in list(properties.items()):

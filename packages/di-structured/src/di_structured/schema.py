@@ -85,7 +85,7 @@ class OutputSchema:
         """
         decoded = _decode(schema) if isinstance(schema, (str, bytes)) else schema
         canonical_text(decoded)
-        lowered = lower(decoded, strict=strict)
+        lowered = lower(decoded, strict=strict, is_open=additional_properties)
         return cls(
             "json_schema",
             canonical_text(lowered.schema),

@@ -8,6 +8,7 @@ rule may still name them by id.
 
 import hashlib
 import json
+import re
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -26,6 +27,9 @@ VIEWS: tuple[VocabularyView, ...] = ("json", "plain", "full")
 
 UNMATCHABLE = b"\xff"
 FORBIDDEN_IN_JSON = frozenset(range(0x20)) - {0x0A, 0x0D}
+# xgrammar 0.2.9 takes the bytes of U+D800 to U+DFFF for characters, which UTF-8 forbids. A token
+# that ends behind the first of them could be continued that way, and no mask would notice.
+SURROGATE = re.compile(rb"\xed([\xa0-\xbf]|$)", re.DOTALL)
 
 
 class Vocabulary:
@@ -152,8 +156,9 @@ class Vocabulary:
         if name == "full":
             return list(self.tokens)
         hidden: list[bytes] = list(self.tokens)
-        for token_id in self.special_token_ids:
-            hidden[token_id] = UNMATCHABLE + self.tokens[token_id]
+        for token_id, token in enumerate(self.tokens):
+            if token_id in self.special_token_ids or SURROGATE.search(token):
+                hidden[token_id] = UNMATCHABLE + token
         if name == "json":
             for token_id, token in enumerate(self.tokens):
                 if not FORBIDDEN_IN_JSON.isdisjoint(token):

@@ -72,7 +72,7 @@ def test_submitting_never_waits(compiler):
     start = time.perf_counter()
     futures = [compiler.submit(schema) for schema in schemas]
     assert not any(future.done() for future in futures)
-    assert time.perf_counter() - start < 5  # they take minutes
+    assert time.perf_counter() - start < 2  # they take minutes
     for future in futures:
         assert future.cancel()
     wait_until(lambda: workers_of(compiler) == [])

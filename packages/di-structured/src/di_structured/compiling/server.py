@@ -144,6 +144,8 @@ class _Server:
         """Compiles in the forked process and sends one message."""
         self._control.close()
         os.dup2(report.fileno(), 2)  # xgrammar writes its warnings there
+        for crash in (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT):
+            signal.signal(crash, signal.SIG_DFL)  # libraries install handlers that go on
         if self._limits.niceness:
             os.nice(self._limits.niceness)
         limit = _address_space() + self._limits.memory_limit_bytes

@@ -11,7 +11,10 @@ from di_structured.vocabulary import Vocabulary
 __all__ = ["byte_vocabulary", "compile_here", "synthetic_vocabulary"]
 
 CONTROL_TOKENS = (b"<bos>", b"<eos>", b"<think>", b"</think>", "｜DSML｜".encode())
-JSON_PIECES = (b'":', b'", "', b"}", b"}}", b'{"', b"[", b"]", b",\n", b"true", b"false", b"null")
+JSON_PIECES = (
+    *(b'":', b'", "', b'"}', b"}}", b'{"', b"[]", b"{}", b",\n"),
+    *(b"true", b"false", b"null"),
+)
 
 
 def byte_vocabulary(
