@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         ModelExecutionError,
         UnsupportedEnvironmentError,
     )
+    from di_engine.llm.async_llm import AsyncLLM
     from di_engine.llm.llm import LLM
     from di_engine.llm.outputs import (
         CompletionOutput,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "AsyncLLM": "di_engine.llm.async_llm",
     "LLM": "di_engine.llm.llm",
     "SamplingParams": "di_engine.llm.sampling_params",
     "CompletionOutput": "di_engine.llm.outputs",
@@ -54,6 +56,7 @@ _HOMES = {
 
 __all__ = [
     "LLM",
+    "AsyncLLM",
     "CapacityError",
     "CheckpointError",
     "CompletionOutput",

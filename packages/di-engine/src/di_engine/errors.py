@@ -69,3 +69,7 @@ class ModelExecutionError(EngineError):
 
 class EngineStoppedError(EngineError):
     """The engine was closed or stopped after a failure and takes no more work."""
+
+
+class HostSyncError(EngineError):
+    """The host waited for the device where a step must only be enqueued; raised when debugging."""

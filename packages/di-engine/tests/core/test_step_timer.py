@@ -19,11 +19,11 @@ def test_phases_add_up_and_reset() -> None:
     clock = Clock()
     timer = StepTimer(clock)
     for _ in range(2):
-        with timer.phase("schedule"):
+        with timer.span("plan"):
             clock.now_s += 1.0
-        with timer.phase("model"):
+        with timer.span("launch"):
             clock.now_s += 4.0
-        with timer.phase("sample"):
+        with timer.span("sample"):
             clock.now_s += 2.0
         clock.now_s += 8.0  # the caller's own time
         timer.count_step(3)
@@ -39,7 +39,7 @@ def test_a_phase_that_raises_is_counted() -> None:
     timer = StepTimer(clock)
 
     def fail() -> None:
-        with timer.phase("model"):
+        with timer.span("launch"):
             clock.now_s += 3.0
             raise RuntimeError
 
@@ -55,6 +55,6 @@ def test_the_device_is_waited_for_inside_the_phase() -> None:
         clock.now_s += 5.0
 
     timer = StepTimer(clock, synchronize)
-    with timer.phase("model"):
+    with timer.span("launch"):
         clock.now_s += 1.0
     assert timer.times.model_s == 6.0

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from di_engine.runner.prompt_logprobs import PromptLogprobs, position_logprobs
+from di_engine.runner.logprobs import raw_logprobs
+from di_engine.runner.prompt_logprobs import PromptLogprobs
 
 
 def project(hidden: torch.Tensor) -> torch.Tensor:
@@ -37,5 +38,6 @@ def test_a_prompt_of_one_token_has_none() -> None:
 
 
 def test_more_alternatives_than_tokens_are_all_tokens() -> None:
-    (entry,) = position_logprobs(torch.tensor([[0.0, 1.0, 0.0]]), [0], num_top=9)
+    logits, token_ids = torch.tensor([[0.0, 1.0, 0.0]]), torch.tensor([0])
+    (entry,) = raw_logprobs(logits, token_ids, num_top=9).entries()
     assert entry.top_ids == [1, 0, 2]

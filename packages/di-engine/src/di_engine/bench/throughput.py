@@ -150,6 +150,7 @@ def _add_requests(
                 sampling=SamplingParams(temperature=settings.temperature, seed=index),
                 max_tokens=max_tokens,
                 ignore_eos=True,
+                reads_prefix_cache=False,  # every repetition computes the same prompts
             )
         )
     return set(_request_ids(settings, tag))

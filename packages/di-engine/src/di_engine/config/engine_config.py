@@ -95,6 +95,17 @@ class CacheSection(_Section):
     state_slot_ratio: float = Field(
         default=1.2, ge=1, description="state slots per request of `scheduler.max_running`"
     )
+    prefix_cache: bool = Field(
+        default=True, description="requests with the same prefix share its blocks"
+    )
+    replay: Literal["exact", "approximate"] = Field(
+        default="exact",
+        description="how a hit without saved rings rebuilds its windows: `exact` recomputes "
+        "(window - 1) x layers tokens, `approximate` one window",
+    )
+    snapshot_slots: int = Field(
+        default=64, ge=0, description="saved window rings, for hits without replay; 0 is none"
+    )
 
 
 class SchedulerSection(_Section):
@@ -112,6 +123,9 @@ class SchedulerSection(_Section):
     preemption: Literal["recompute", "abort"] = Field(
         default="recompute", description="what happens to a request when blocks run out"
     )
+    overlap: bool = Field(
+        default=True, description="the host books a step while the device runs the next"
+    )
 
 
 class ObservabilitySection(_Section):
@@ -119,6 +133,15 @@ class ObservabilitySection(_Section):
 
     log_every_steps: int = Field(
         default=100, ge=0, description="steps between log lines with statistics; 0 is never"
+    )
+    step_timeout_s: float = Field(
+        default=300.0,
+        gt=0,
+        description="seconds after which a step counts as stuck; `AsyncLLM` then ends its requests",
+    )
+    forbid_host_syncs: bool = Field(
+        default=False,
+        description="a host that waits for the device while a step is enqueued is an error (slow)",
     )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from di_engine.cache import Cache, CacheLayout
+from di_engine.cache import Cache, CacheLayout, RingSnapshots
 from di_engine.checkpoint import (
     Resident,
     TensorSource,
@@ -81,32 +81,48 @@ def assemble(config: EngineConfig, progress: LoadProgress | None = None) -> Engi
     backbone = _load_backbone(
         config, directory, model_config, numerics, device, tokenizer, progress
     )
-    scheduler_config = _scheduler_config(config, model_config, numerics, device)
+    lookahead = _lookahead(config)
+    layout = CacheLayout.from_config(model_config, numerics, lookahead=lookahead)
+    scheduler_config = _scheduler_config(config, model_config, layout, device)
     cache = Cache.allocate(
         model_config,
         numerics,
         num_blocks=scheduler_config.num_blocks,
         num_state_slots=scheduler_config.state_slots,
         device=device.torch_device,
+        lookahead=lookahead,
     )
+    snapshots = None
+    if scheduler_config.num_snapshot_slots:
+        snapshots = RingSnapshots(layout, scheduler_config.num_snapshot_slots, device.torch_device)
     runner = ModelRunner(
         backbone,
         cache,
         vocab_size=model_config.vocab_size,
         history_len=max(0, model_config.engram_max_ngram_size - 1),
+        num_state_slots=scheduler_config.state_slots,
         device=device.torch_device,
+        snapshots=snapshots,
+        make_event=lambda: device.platform.event(device.index),
+        forbids_syncs=config.observability.forbid_host_syncs,
     )
     engine = Engine(
         Scheduler(scheduler_config),
         runner,
         timer=StepTimer(),
+        overlap=config.scheduler.overlap,
         log_every_steps=config.observability.log_every_steps,
     )
-    return EngineParts(engine, config, model_config, tokenizer, device, cache.num_bytes)
+    cache_bytes = cache.num_bytes + (0 if snapshots is None else snapshots.num_bytes)
+    return EngineParts(engine, config, model_config, tokenizer, device, cache_bytes)
 
 
 def pool_blocks(
-    wanted: int, available_bytes: int, layout: CacheLayout, num_state_slots: int
+    wanted: int,
+    available_bytes: int,
+    layout: CacheLayout,
+    num_state_slots: int,
+    num_snapshot_slots: int = 0,
 ) -> int:
     """Number of cache blocks that are wanted and fit.
 
@@ -115,29 +131,44 @@ def pool_blocks(
         available_bytes: Memory that the cache may take.
         layout: Sizes of a block and of a state slot.
         num_state_slots: State slots that come out of the same memory.
+        num_snapshot_slots: Saved window rings that come out of it too.
 
     Raises:
         CapacityError: If not even one block fits beside the state slots.
     """
     state_bytes = num_state_slots * layout.bytes_per_state_slot
-    fitting = (available_bytes - state_bytes) // max(1, layout.bytes_per_block)
+    snapshot_bytes = num_snapshot_slots * RingSnapshots.bytes_per_slot(layout)
+    fitting = (available_bytes - state_bytes - snapshot_bytes) // max(1, layout.bytes_per_block)
     if fitting < 2:
         raise CapacityError(
-            f"the cache does not fit: {num_state_slots} state slots take {state_bytes} bytes and a "
-            f"block {layout.bytes_per_block}, {available_bytes} bytes are available; lower "
-            "`scheduler.max_running` or raise `cache.memory_fraction`"
+            f"the cache does not fit: {num_state_slots} state slots take {state_bytes} bytes, "
+            f"{num_snapshot_slots} snapshots {snapshot_bytes} and a block "
+            f"{layout.bytes_per_block}, {available_bytes} bytes are available; lower "
+            "`scheduler.max_running` or `cache.snapshot_slots`, or raise `cache.memory_fraction`"
         )
     return min(wanted, fitting)
 
 
+def _lookahead(config: EngineConfig) -> int:
+    """Ring entries beyond the window.
+
+    A ring is saved at a block boundary after the steps that may have run past it: the one in which
+    the boundary was crossed and, with overlap, the one in flight.
+    """
+    if not (config.cache.prefix_cache and config.cache.snapshot_slots):
+        return 0
+    return 2 if config.scheduler.overlap else 1
+
+
 def _scheduler_config(
-    config: EngineConfig, model_config: ModelConfig, numerics: Numerics, device: Device
+    config: EngineConfig, model_config: ModelConfig, layout: CacheLayout, device: Device
 ) -> SchedulerConfig:
     scheduler, cache = config.scheduler, config.cache
     max_model_len, max_tokens_per_step = config.model.max_model_len, scheduler.max_tokens_per_step
     assert max_model_len is not None, "filled by `with_model`"
     assert max_tokens_per_step is not None, "filled by `with_model`"
     num_state_slots = math.floor(scheduler.max_running * cache.state_slot_ratio) + 2
+    num_snapshot_slots = cache.snapshot_slots if cache.prefix_cache else 0
     num_blocks = cache.num_blocks
     if num_blocks is None:
         available = device.available_memory() * cache.memory_fraction
@@ -145,8 +176,9 @@ def _scheduler_config(
         num_blocks = pool_blocks(
             scheduler.max_running * per_request + 1,
             int(available),
-            CacheLayout.from_config(model_config, numerics),
+            layout,
             num_state_slots,
+            num_snapshot_slots,
         )
     return SchedulerConfig(
         max_model_len=max_model_len,
@@ -160,6 +192,12 @@ def _scheduler_config(
         preemption=scheduler.preemption,
         eos_token_ids=(model_config.eos_token_id,),
         vocab_size=model_config.vocab_size,
+        prefix_cache=cache.prefix_cache,
+        window_size=model_config.sliding_window,
+        num_window_layers=layout.num_window_layers,
+        replay=cache.replay,
+        num_snapshot_slots=num_snapshot_slots,
+        ring_slack=layout.ring_len - model_config.sliding_window,
     )
 
 

@@ -1,26 +1,51 @@
 """The step loop of one rank.
 
-One call to `Engine.step` is one step: plan, launch, sample, collect, commit. The order is that of
-the overlapped loop (plan n, launch n, collect n-1, commit n-1, sample n) with nothing in flight
-between two calls.
+One call to `Engine.step` is one turn: plan step n, launch it, wait for step n-1 and book what it
+brought, sample step n (the order of DeepInfer 0.1.0 `worker.py`). The device computes step n while
+the host books step n-1; the wait is the only one, and it is one step late. Sampling comes after the
+booking, so that it sees every token of its request.
+
+Without overlap the same turn ends by waiting for step n itself.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from di_engine.core.step_timer import StepTimer
+from di_engine.core.step_timer import Span, StepTimer
 from di_engine.errors import CapacityError, InvalidRequestError, ModelExecutionError
-from di_engine.runner.model_runner import ModelRunner, StepResult
+from di_engine.runner.model_runner import LaunchedStep, ModelRunner, SampledStep, StepResult
 from di_engine.runner.request import EngineRequest, RequestEvent
 from di_scheduler import CapacityError as SchedulerCapacityError
 from di_scheduler import Request as SchedulerRequest
 from di_scheduler import Scheduler, SchedulerError, StepPlan, StepUpdate
 
-__all__ = ["Engine"]
+__all__ = ["Activity", "Engine"]
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What the engine is doing, for whoever watches it from another thread.
+
+    Attributes:
+        span: The part of the turn.
+        step_id: The step it belongs to.
+        request_ids: The requests of that step.
+        since_s: When it began, in seconds of the timer's clock.
+    """
+
+    span: Span
+    step_id: int
+    request_ids: Sequence[str]
+    since_s: float
+
+    def __str__(self) -> str:
+        return f"`{self.span}` of step {self.step_id} with requests {', '.join(self.request_ids)}"
 
 
 class Engine:
@@ -32,6 +57,7 @@ class Engine:
         runner: ModelRunner,
         *,
         timer: StepTimer | None = None,
+        overlap: bool = False,
         log_every_steps: int = 0,
     ) -> None:
         """Joins scheduler and runner, which must agree on blocks and state slots.
@@ -40,13 +66,21 @@ class Engine:
             scheduler: Decides what runs.
             runner: Runs it.
             timer: Adds up the phases of steps.
+            overlap: Whether a step is planned and launched before the one before it is read. The
+                tokens are the same; they come one call of `step` later.
             log_every_steps: Steps between two lines of statistics; 0 logs none.
         """
         self._scheduler = scheduler
         self._runner = runner
         self.timer = timer or StepTimer()
+        self._overlap = overlap
         self._log_every_steps = log_every_steps
         self._num_steps = 0
+        self._in_flight: SampledStep | None = None
+        self._open: deque[StepPlan] = deque()
+        """Plans that were made and not booked, oldest first; at most two."""
+        self.activity: Activity | None = None
+        """What `step` is doing; None between two calls. Other threads may read it."""
 
     @property
     def has_work(self) -> bool:
@@ -65,6 +99,7 @@ class Engine:
             InvalidRequestError: If it can never be served as it is.
             CapacityError: If it can never fit into this engine's cache.
         """
+        wants_prompt_rows = request.logprobs.num_prompt is not None
         try:
             self._scheduler.add(
                 SchedulerRequest(
@@ -75,6 +110,8 @@ class Engine:
                     stop_token_ids=request.stop_token_ids,
                     ignore_eos=request.ignore_eos,
                     priority=request.priority,
+                    cache_salt=request.cache_salt,
+                    skip_reading_prefix_cache=wants_prompt_rows or not request.reads_prefix_cache,
                 )
             )
         except SchedulerCapacityError as error:
@@ -92,48 +129,105 @@ class Engine:
         self._scheduler.finish(request_id, reason, message)
 
     def step(self) -> list[RequestEvent]:
-        """Runs one step and returns what it changed.
+        """Makes one turn and returns what it changed.
 
-        A model that fails ends the requests of that step with reason `error`; the others go on.
+        A model that fails ends the requests of the failed step with reason `error`, and those of
+        the step launched behind it, which reads what it should have left; the others go on.
         """
-        with self.timer.phase("schedule"):
-            plan = self._scheduler.plan()
-        if plan is None:
-            return self._events(self._scheduler.flush(), None)
-        result = self._run(plan)
-        with self.timer.phase("schedule"):
-            if result is None:
-                update = self._scheduler.flush()
+        try:
+            return self._turn()
+        except KeyboardInterrupt:
+            self._drop("abort", "interrupted")
+            raise
+        finally:
+            self.activity = None
+
+    def _turn(self) -> list[RequestEvent]:
+        plan = self._plan()
+        launched = None if plan is None else self._launch(plan)
+        events = self._account()
+        if plan is not None and launched is not None and plan in self._open:
+            sampled = launched if isinstance(launched, Exception) else self._sample(launched)
+            if isinstance(sampled, Exception):
+                self._fail(plan, sampled)
             else:
-                for request_id, message in result.failures.items():
-                    self._scheduler.finish(request_id, "error", message)
-                update = self._scheduler.commit(plan, result.outcome)
-            events = self._events(update, result)
-        self._log_statistics()
+                self._in_flight = sampled
+        if not self._overlap:
+            events += self._account()
+        # Ends that no booked step carries: aborts while idle, requests of a failed step.
+        events += self._events(self._scheduler.flush(), None)
+        if plan is not None:
+            self._log_statistics()
         return events
 
-    def _run(self, plan: StepPlan) -> StepResult | None:
-        try:
-            with self.timer.phase("model"):
-                launched = self._runner.launch(plan)
-            with self.timer.phase("sample"):
-                result = self._runner.collect(self._runner.sample(launched))
-        except KeyboardInterrupt:
-            self._drop(plan, "abort", "interrupted")
-            raise
-        except Exception as error:  # the step is the boundary: its requests fail, the engine lives
-            logger.exception("step %d failed: %s", plan.step_id, ", ".join(plan.request_ids))
-            failure = ModelExecutionError(f"the model failed in step {plan.step_id}: {error!r}")
-            self._drop(plan, "error", str(failure))
-            return None
-        self.timer.count_step(plan.num_tokens)
-        return result
+    def _plan(self) -> StepPlan | None:
+        self._note("plan", 0, ())
+        with self.timer.span("plan"):
+            plan = self._scheduler.plan()
+        if plan is not None:
+            self._open.append(plan)
+        return plan
 
-    def _drop(self, plan: StepPlan, reason: str, message: str) -> None:
-        """Ends every request of a step whose results cannot be trusted."""
-        for request_id in plan.request_ids:
-            self._scheduler.finish(request_id, reason, message)
-        self._scheduler.cancel(plan)
+    def _launch(self, plan: StepPlan) -> LaunchedStep | Exception:
+        """Enqueues a forward pass. What it raises waits until the step before is booked."""
+        self._note("launch", plan.step_id, plan.request_ids)
+        try:
+            with self.timer.span("launch", plan.step_id):
+                return self._runner.launch(plan)
+        except Exception as error:  # the step is the boundary: its requests fail, the engine lives
+            return error
+
+    def _sample(self, launched: LaunchedStep) -> SampledStep | Exception:
+        plan = launched.plan
+        self._note("sample", plan.step_id, plan.request_ids)
+        try:
+            with self.timer.span("sample", plan.step_id):
+                return self._runner.sample(launched)
+        except Exception as error:  # as in `_launch`
+            return error
+
+    def _account(self) -> list[RequestEvent]:
+        """Waits for the step in flight, if there is one, and books what it brought."""
+        sampled, self._in_flight = self._in_flight, None
+        if sampled is None:
+            return []
+        plan = sampled.plan
+        self._note("wait", plan.step_id, plan.request_ids)
+        try:
+            with self.timer.span("wait", plan.step_id):
+                result = self._runner.collect(sampled)
+        except Exception as error:  # as in `_launch`
+            self._fail(plan, error)
+            return []
+        self._note("account", plan.step_id, plan.request_ids)
+        with self.timer.span("account", plan.step_id):
+            for request_id, message in result.failures.items():
+                self._scheduler.finish(request_id, "error", message)
+            update = self._scheduler.commit(plan, result.outcome)
+            self._open.popleft()
+            events = self._events(update, result)
+        self.timer.count_step(plan.num_tokens)
+        return events
+
+    def _fail(self, plan: StepPlan, error: Exception) -> None:
+        logger.error(
+            "step %d failed: %s", plan.step_id, ", ".join(plan.request_ids), exc_info=error
+        )
+        failure = ModelExecutionError(f"the model failed in step {plan.step_id}: {error!r}")
+        self._drop("error", str(failure))
+
+    def _drop(self, reason: str, message: str) -> None:
+        """Ends every request of every open step: their results cannot be trusted."""
+        self._in_flight = None
+        for plan in self._open:
+            for request_id in plan.request_ids:
+                self._scheduler.finish(request_id, reason, message)
+        if self._open:
+            self._scheduler.cancel(self._open[0])
+        self._open.clear()
+
+    def _note(self, span: Span, step_id: int, request_ids: Sequence[str]) -> None:
+        self.activity = Activity(span, step_id, request_ids, self.timer.clock())
 
     def _events(self, update: StepUpdate, result: StepResult | None) -> list[RequestEvent]:
         events = []
@@ -141,10 +235,11 @@ class Engine:
             request_id = view.request_id
             logprobs = prompt_logprobs = None
             if view.token_ids and result is not None:
-                entry = result.logprobs.get(request_id)
+                entry = result.logprobs.get(view.row)
                 logprobs = None if entry is None else [entry]
-                prompt_logprobs = result.prompt_logprobs.get(request_id)
+                prompt_logprobs = result.prompt_logprobs.get(view.row)
             self._runner.append(request_id, view.token_ids)
+            started_s = self._runner.started_s(request_id)
             if view.finished:
                 self._runner.remove(request_id)
             events.append(
@@ -155,6 +250,8 @@ class Engine:
                     prompt_logprobs,
                     view.finish_reason if view.finished else None,
                     view.message,
+                    view.num_cached_tokens,
+                    started_s,
                 )
             )
         return events

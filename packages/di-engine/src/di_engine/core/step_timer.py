@@ -6,11 +6,30 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
-__all__ = ["Phase", "StepTimer", "StepTimes"]
+__all__ = ["Phase", "Span", "SpanSink", "StepTimer", "StepTimes"]
 
 Phase = Literal["schedule", "model", "sample"]
+
+Span = Literal["plan", "launch", "wait", "account", "sample"]
+"""What the host does in a step: plan it, enqueue its forward pass, wait for the one before it, book
+that one's results, enqueue its own sampling."""
+
+_PHASE_OF: dict[Span, Phase] = {
+    "plan": "schedule",
+    "launch": "model",
+    "wait": "sample",
+    "account": "schedule",
+    "sample": "sample",
+}
+
+
+class SpanSink(Protocol):
+    """Whoever wants to know every span, such as `di_engine.core.trace.StepTrace`."""
+
+    def host_span(self, span: Span, step_id: int, begin_s: float, end_s: float) -> None:
+        """Takes one span of a step; step 0 stands for no step."""
 
 
 @dataclass(slots=True)
@@ -22,7 +41,7 @@ class StepTimes:
         num_tokens: Rows that these steps ran through the model.
         schedule_s: Planning and committing.
         model_s: Batch tensors, forward pass and vocabulary projection.
-        sample_s: Sampling, log-probabilities and copies to the host.
+        sample_s: Sampling, log-probabilities, and waiting for them to reach the host.
     """
 
     num_steps: int = 0
@@ -44,6 +63,7 @@ class StepTimer:
         self,
         clock: Callable[[], float] = time.perf_counter,
         synchronize: Callable[[], None] | None = None,
+        sink: SpanSink | None = None,
     ) -> None:
         """Makes a timer.
 
@@ -51,22 +71,27 @@ class StepTimer:
             clock: Returns seconds; only differences are used.
             synchronize: Waits for the device. With it each phase counts its own device work; a
                 benchmark wants that, serving does not.
+            sink: Takes every span.
         """
         self.clock = clock
         self._synchronize = synchronize
+        self._sink = sink
         self.times = StepTimes()
 
     @contextmanager
-    def phase(self, name: Phase) -> Iterator[None]:
-        """Adds the time of the `with` block to `name`, also when it raises."""
+    def span(self, span: Span, step_id: int = 0) -> Iterator[None]:
+        """Adds the time of the `with` block to the span's phase, also when it raises."""
         begin = self.clock()
         try:
             yield
             if self._synchronize is not None:
                 self._synchronize()
         finally:
-            field = f"{name}_s"
-            setattr(self.times, field, getattr(self.times, field) + self.clock() - begin)
+            end = self.clock()
+            field = f"{_PHASE_OF[span]}_s"
+            setattr(self.times, field, getattr(self.times, field) + end - begin)
+            if self._sink is not None:
+                self._sink.host_span(span, step_id, begin, end)
 
     def count_step(self, num_tokens: int) -> None:
         """Counts one model step of `num_tokens` rows."""

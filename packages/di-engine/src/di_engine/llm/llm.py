@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from di_engine.config import EngineConfig
-from di_engine.core.assembly import LoadProgress, assemble
+from di_engine.core.assembly import EngineParts, LoadProgress, assemble
 from di_engine.core.engine import Engine
 from di_engine.errors import ConfigError, EngineStoppedError, InvalidRequestError
 from di_engine.llm.chat import ChatEncoder, ChatOptions, split_conversations
@@ -20,7 +20,7 @@ from di_engine.llm.request_manager import RequestManager
 from di_engine.llm.request_state import Inbox, RequestState
 from di_engine.llm.sampling_params import SamplingParams
 
-__all__ = ["LLM", "BatchProgress", "ParamsLike"]
+__all__ = ["LLM", "BatchProgress", "ParamsLike", "make_config", "make_request_manager"]
 
 ParamsLike = SamplingParams | Mapping[str, Any] | None
 """Sampling parameters of one request: an object, a mapping of its fields, or None for defaults."""
@@ -64,17 +64,7 @@ class LLM:
             CapacityError: If the model does not fit into memory.
             UnsupportedEnvironmentError: If the device cannot run it.
         """
-        if isinstance(model, EngineConfig):
-            if config:
-                raise ConfigError(
-                    "give either an `EngineConfig` or its fields, not both: got "
-                    f"{', '.join(f'`{name}`' for name in config)} beside an `EngineConfig`"
-                )
-            engine_config = model
-        else:
-            chosen = {} if model is None else {"model": os.fspath(model)}
-            engine_config = EngineConfig.load(overrides=chosen | config, override_origin="argument")
-        parts = assemble(engine_config, load_progress)
+        parts = assemble(make_config(model, config), load_progress)
         self.config = parts.config
         """Configuration with every default filled in."""
         self.model_config = parts.model_config
@@ -82,14 +72,7 @@ class LLM:
         self.tokenizer = parts.tokenizer
         """The checkpoint's tokenizer, or None if it has none."""
         self._engine: Engine | None = parts.engine
-        self._requests = RequestManager(
-            parts.engine,
-            parts.tokenizer,
-            vocab_size=parts.model_config.vocab_size,
-            max_model_len=_model_len(parts.config),
-            eos_token_ids=[parts.model_config.eos_token_id],
-            base_seed=parts.config.seed,
-        )
+        self._requests = make_request_manager(parts)
         self._chat_encoder: ChatEncoder | None = None
         self._interrupted = threading.Event()
 
@@ -257,6 +240,37 @@ class LLM:
         for state, delta in deltas:
             if state.inbox is not None:
                 state.inbox.put(delta)
+
+
+def make_config(
+    model: str | os.PathLike[str] | EngineConfig | None, fields: Mapping[str, Any]
+) -> EngineConfig:
+    """The configuration that constructor arguments of `LLM` stand for.
+
+    Raises:
+        ConfigError: If both a whole configuration and fields are given, or a field is wrong.
+    """
+    if isinstance(model, EngineConfig):
+        if fields:
+            raise ConfigError(
+                "give either an `EngineConfig` or its fields, not both: got "
+                f"{', '.join(f'`{name}`' for name in fields)} beside an `EngineConfig`"
+            )
+        return model
+    chosen = {} if model is None else {"model": os.fspath(model)}
+    return EngineConfig.load(overrides=chosen | dict(fields), override_origin="argument")
+
+
+def make_request_manager(parts: EngineParts) -> RequestManager:
+    """What handles the requests of an assembled engine."""
+    return RequestManager(
+        parts.engine,
+        parts.tokenizer,
+        vocab_size=parts.model_config.vocab_size,
+        max_model_len=_model_len(parts.config),
+        eos_token_ids=[parts.model_config.eos_token_id],
+        base_seed=parts.config.seed,
+    )
 
 
 def _model_len(config: EngineConfig) -> int:

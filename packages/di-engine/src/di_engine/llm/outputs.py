@@ -48,17 +48,22 @@ class RequestError:
 
     Attributes:
         kind: `invalid_request` (the request can never work), `capacity` (a limit of this engine),
-            `model` (the model failed on it) or `internal` (the engine failed while it ran).
+            `model` (the model failed on it), `stopped` (the engine was shut down while it ran) or
+            `internal` (the engine failed while it ran).
         message: What was given, what is allowed, what to do.
         param: The offending parameter, if it is one.
     """
 
-    kind: Literal["invalid_request", "capacity", "model", "internal"]
+    kind: Literal["invalid_request", "capacity", "model", "stopped", "internal"]
     message: str
     param: str | None = None
 
     def __str__(self) -> str:
         return self.message
+
+
+def _between(begin: float | None, end: float | None) -> float | None:
+    return None if begin is None or end is None else end - begin
 
 
 @dataclass(slots=True)
@@ -67,13 +72,42 @@ class RequestMetrics:
 
     Attributes:
         arrival_s: When the request was submitted.
+        started_s: When the first step that computes it was launched.
         first_token_s: When its first token was known on the host.
         finished_s: When it ended.
+        num_cached_tokens: Prompt tokens that came from the prefix cache.
+        num_output_tokens: Generated tokens of all completions, once it has ended.
     """
 
     arrival_s: float
+    started_s: float | None = None
     first_token_s: float | None = None
     finished_s: float | None = None
+    num_cached_tokens: int = 0
+    num_output_tokens: int = 0
+
+    @property
+    def queue_s(self) -> float | None:
+        """Seconds before its first step was launched."""
+        return _between(self.arrival_s, self.started_s)
+
+    @property
+    def prefill_s(self) -> float | None:
+        """Seconds from there to its first token."""
+        return _between(self.started_s, self.first_token_s)
+
+    @property
+    def time_to_first_token_s(self) -> float | None:
+        """Seconds from submission to its first token."""
+        return _between(self.arrival_s, self.first_token_s)
+
+    @property
+    def time_per_output_token_s(self) -> float | None:
+        """Mean seconds of each token after the first; None with fewer than two."""
+        decode_s = _between(self.first_token_s, self.finished_s)
+        if decode_s is None or self.num_output_tokens < 2:
+            return None
+        return decode_s / (self.num_output_tokens - 1)
 
 
 @dataclass(slots=True)

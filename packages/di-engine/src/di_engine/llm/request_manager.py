@@ -1,10 +1,11 @@
 """Requests between their caller and the engine core: judged, submitted, routed, ended.
 
-Used by one thread. Nothing in here waits; `step` runs one step of the core.
+Used by one thread, except `prepare`. Nothing in here waits; `step` runs one step of the core.
 """
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
@@ -80,7 +81,7 @@ class RequestManager:
         self._eos_token_ids = tuple(eos_token_ids)
         self._base_seed = base_seed
         self._clock = clock
-        self._next_id = 0
+        self._numbers = itertools.count()
         self._running: dict[str, tuple[RequestState, int]] = {}
 
     @property
@@ -99,9 +100,20 @@ class RequestManager:
             params: Sampling parameters, or a mapping of their fields, or None for the defaults.
             request_index: Position in the caller's list.
         """
-        number = self._next_id
+        state = self.prepare(prompt, params, request_index)
+        if state.error is None:
+            self.admit(state)
+        return state
+
+    def prepare(
+        self, prompt: Any, params: SamplingParams | Mapping[str, Any] | None, request_index: int
+    ) -> RequestState:
+        """Judges and encodes one prompt; arguments and result as for `submit`.
+
+        Does not touch the engine core: may be called by any thread.
+        """
+        number = next(self._numbers)
         request_id = str(number)
-        self._next_id += 1
         metrics = RequestMetrics(arrival_s=self._clock())
         prepared = PreparedPrompt(prompt if isinstance(prompt, str) else None, [])
         try:
@@ -115,16 +127,23 @@ class RequestManager:
                     "`stop` strings need a tokenizer and this model has none: use `stop_token_ids`",
                     param="stop",
                 )
-            state = RequestState(
-                request_index, request_id, prepared, checked, self._tokenizer, metrics
-            )
-            seed = checked.seed if checked.seed is not None else self._seed_of(number)
-            self._add_to_core(state, prepared.token_ids, seed_bits(int(seed)))
         except EngineError as error:
-            return RequestState.refused(
-                request_index, request_id, prepared, _as_request_error(error), metrics
+            state = RequestState(
+                request_index, request_id, prepared, SamplingParams(), None, metrics
             )
+            state.refuse(_as_request_error(error))
+            return state
+        state = RequestState(request_index, request_id, prepared, checked, self._tokenizer, metrics)
+        seed = checked.seed if checked.seed is not None else self._seed_of(number)
+        state.seed = seed_bits(int(seed))
         return state
+
+    def admit(self, state: RequestState) -> None:
+        """Hands a prepared request to the engine core, or sets its `error`."""
+        try:
+            self._add_to_core(state)
+        except EngineError as error:
+            state.refuse(_as_request_error(error))
 
     def step(self) -> list[tuple[RequestState, StreamDelta]]:
         """Runs one step; returns what it added, with the request it belongs to."""
@@ -135,8 +154,8 @@ class RequestManager:
                 continue
             state, index = entry
             delta = state.apply(index, event)
+            self._note_progress(state, event)
             if delta is not None:
-                self._note_times(state, delta)
                 if delta.finish_reason is not None and event.finish_reason is None:
                     self._engine.finish(event.request_id, "stop")
                 deltas.append((state, delta))
@@ -148,9 +167,10 @@ class RequestManager:
         """Ends requests; their terminal deltas come with the next steps."""
         self._engine.abort([i for state in states for i in state.unfinished_core_ids])
 
-    def abort_all(self) -> None:
-        """Ends every request."""
-        self._engine.abort(list(self._running))
+    def abort_all(self, message: str = "") -> None:
+        """Ends every request; `message` says why, if it was not the caller's wish."""
+        for core_id in list(self._running):
+            self._engine.finish(core_id, "abort", message)
 
     def _check_length(self, prompt_len: int) -> None:
         if prompt_len >= self._max_model_len:
@@ -167,9 +187,9 @@ class RequestManager:
             np.random.SeedSequence([self._base_seed, number]).generate_state(1, np.uint64)[0]
         )
 
-    def _add_to_core(self, state: RequestState, token_ids: list[int], seed: int) -> None:
+    def _add_to_core(self, state: RequestState) -> None:
         params = state.params
-        prompt_ids = np.asarray(token_ids, dtype=np.int32)
+        prompt_ids = np.asarray(state.prompt_token_ids, dtype=np.int32)
         added: list[str] = []
         try:
             for index, core_id in enumerate(state.core_ids):
@@ -177,7 +197,7 @@ class RequestManager:
                     EngineRequest(
                         request_id=core_id,
                         prompt_ids=prompt_ids,
-                        sampling=self._sampler_params(params, (seed + index) % 2**64),
+                        sampling=self._sampler_params(params, (state.seed + index) % 2**64),
                         max_tokens=int(params.max_tokens),
                         min_tokens=int(params.min_tokens),
                         stop_token_ids=as_ids(params.stop_token_ids),
@@ -217,11 +237,16 @@ class RequestManager:
             seed=seed,
         )
 
-    def _note_times(self, state: RequestState, delta: StreamDelta) -> None:
-        if delta.token_ids and state.metrics.first_token_s is None:
-            state.metrics.first_token_s = self._clock()
-        if state.finished:
-            state.metrics.finished_s = self._clock()
+    def _note_progress(self, state: RequestState, event: RequestEvent) -> None:
+        metrics = state.metrics
+        if metrics.started_s is None:
+            metrics.started_s = event.started_s
+        metrics.num_cached_tokens = max(metrics.num_cached_tokens, event.num_cached_tokens)
+        if event.token_ids and metrics.first_token_s is None:
+            metrics.first_token_s = self._clock()
+        if state.finished and metrics.finished_s is None:
+            metrics.finished_s = self._clock()
+            metrics.num_output_tokens = sum(len(c.output.token_ids) for c in state.completions)
 
 
 def _checked(params: object, vocab_size: int) -> SamplingParams:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from typing import Protocol
 
 from di_engine.llm.outputs import (
     CompletionOutput,
@@ -20,7 +21,7 @@ from di_engine.llm.sampling_params import SamplingParams, as_ids
 from di_engine.llm.text_stream import Detokenizer, TextStream
 from di_engine.runner.request import PositionLogprobs, RequestEvent
 
-__all__ = ["CompletionState", "Inbox", "RequestState"]
+__all__ = ["CompletionState", "DeltaSink", "Inbox", "RequestState"]
 
 
 class CompletionState:
@@ -85,6 +86,13 @@ class CompletionState:
         return last if last in as_ids(self._params.stop_token_ids) else None
 
 
+class DeltaSink(Protocol):
+    """Whoever reads the deltas of a request."""
+
+    def put(self, delta: StreamDelta) -> None:
+        """Takes the next delta."""
+
+
 class Inbox:
     """Deltas of the requests of one caller, in order.
 
@@ -122,27 +130,24 @@ class RequestState:
         self.params = params
         self.metrics = metrics
         self.error: RequestError | None = None
-        self.inbox: Inbox | None = None
+        self.seed = 0
+        """Seed of the first completion; the others count on from it."""
+        self.inbox: DeltaSink | None = None
         """Where deltas of this request go; set by whoever reads them."""
         self._prompt = prompt
         self._prompt_logprobs: list[TokenLogprobs | None] | None = None
         self._detokenizer = detokenizer if params.detokenize else None
         self.completions = [CompletionState(i, params, detokenizer) for i in range(params.n)]
 
-    @classmethod
-    def refused(
-        cls,
-        request_index: int,
-        request_id: str,
-        prompt: PreparedPrompt,
-        error: RequestError,
-        metrics: RequestMetrics,
-    ) -> RequestState:
-        """A request that never entered the engine."""
-        state = cls(request_index, request_id, prompt, SamplingParams(), None, metrics)
-        state.completions = []
-        state.error = error
-        return state
+    def refuse(self, error: RequestError) -> None:
+        """Ends a request that did not enter the engine."""
+        self.completions = []
+        self.error = error
+
+    @property
+    def prompt_token_ids(self) -> list[int]:
+        """The prompt's token ids."""
+        return self._prompt.token_ids
 
     @property
     def core_ids(self) -> list[str]:
@@ -203,7 +208,7 @@ class RequestState:
         )
 
     def refusal(self) -> StreamDelta:
-        """What a streaming caller is told of a refused request."""
+        """What a streaming caller is told of a request that ends without the engine."""
         return StreamDelta(
             self.request_index,
             self.request_id,
@@ -250,8 +255,10 @@ def _verdict(event: RequestEvent) -> tuple[FinishReason | None, RequestError | N
     match event.finish_reason:
         case None:
             return None, None
-        case "stop" | "length" | "abort":
+        case "stop" | "length":
             return event.finish_reason, None
+        case "abort":
+            return "abort", RequestError("stopped", event.message) if event.message else None
         case "insufficient_system_resource":
             message = event.message or "the cache is exhausted and the request was not recomputed"
             return "error", RequestError("capacity", message)

@@ -43,6 +43,9 @@ class EngineRequest:
         ignore_eos: Whether end-of-sequence is an ordinary token.
         logprobs: Log-probabilities to return.
         priority: Lower runs first.
+        cache_salt: Cached prefixes are shared among requests of the same salt.
+        reads_prefix_cache: Whether cached prefixes are used. Requests that want log-probabilities
+            of their prompt compute all of it in any case.
     """
 
     request_id: str
@@ -54,6 +57,8 @@ class EngineRequest:
     ignore_eos: bool = False
     logprobs: LogprobsSpec = field(default_factory=LogprobsSpec)
     priority: int = 0
+    cache_salt: bytes = b""
+    reads_prefix_cache: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +90,9 @@ class RequestEvent:
             request that wants them.
         finish_reason: The scheduler's reason, on the last event of a request and only there.
         message: What happened, for a reason that is a failure.
+        num_cached_tokens: Prompt tokens that were not computed because the prefix cache had them.
+        started_s: When the first step that contains the request was launched, in seconds of
+            `time.monotonic`; None if there was none.
     """
 
     request_id: str
@@ -93,3 +101,5 @@ class RequestEvent:
     prompt_logprobs: list[PositionLogprobs] | None = None
     finish_reason: str | None = None
     message: str = ""
+    num_cached_tokens: int = 0
+    started_s: float | None = None

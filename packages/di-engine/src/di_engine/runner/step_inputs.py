@@ -7,13 +7,24 @@ import numpy.typing as npt
 import torch
 
 from di_engine.model.batch import StepBatch
+from di_engine.runner.slot_state import EarlierStep
 from di_scheduler import StepPlan
 
-__all__ = ["make_step_batch", "row_positions", "sampled_rows"]
+__all__ = ["depends_on_device", "make_earlier_step", "make_step_batch", "upload"]
+
+
+def upload(
+    values: npt.NDArray[np.generic], device: torch.device, dtype: npt.DTypeLike = np.int64
+) -> torch.Tensor:
+    """Copies host numbers to the device without making the host wait for it."""
+    tensor = torch.from_numpy(np.ascontiguousarray(values, dtype=dtype))
+    if device.type == "cpu":
+        return tensor
+    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 def make_step_batch(plan: StepPlan, *, history_len: int, device: torch.device) -> StepBatch:
-    """Builds the model's input.
+    """Builds the model's input as far as the host knows it.
 
     Args:
         plan: What to run; its rows are contiguous per request.
@@ -21,21 +32,22 @@ def make_step_batch(plan: StepPlan, *, history_len: int, device: torch.device) -
         device: Where the tensors go.
 
     Returns:
-        Tensors on `device`. `logits_rows` are the rows that a token is sampled from.
+        Tensors on `device`. `logits_rows` are the rows that tokens are sampled from: the last of a
+        prompt, every row of a decoding request.
     """
 
     def put(values: npt.NDArray[np.integer], dtype: npt.DTypeLike = np.int64) -> torch.Tensor:
-        return torch.from_numpy(np.ascontiguousarray(values, dtype=dtype)).to(device)
+        return upload(values, device, dtype)
 
     return StepBatch(
         token_ids=put(plan.token_ids),
-        positions=put(row_positions(plan)),
+        positions=put(_row_positions(plan)),
         query_lens=put(plan.query_lens),
         context_lens=put(plan.context_lens),
         block_tables=put(plan.block_tables(), np.int32),
         state_slots=put(plan.slots),
         ngram_history=put(plan.history(history_len)),
-        logits_rows=put(sampled_rows(plan)),
+        logits_rows=put(_sampled_rows(plan)),
         window_starts=put(plan.window_starts),
         write_floors=put(plan.write_floors),
         max_query_len=int(plan.query_lens.max()),
@@ -43,7 +55,29 @@ def make_step_batch(plan: StepPlan, *, history_len: int, device: torch.device) -
     )
 
 
-def row_positions(plan: StepPlan) -> npt.NDArray[np.int64]:
+def depends_on_device(plan: StepPlan) -> bool:
+    """Whether a step needs numbers that only the device has."""
+    return bool((plan.token_ids < 0).any() or (plan.prev_rows >= 0).any())
+
+
+def make_earlier_step(
+    plan: StepPlan, *, history_len: int, num_draft_tokens: int, device: torch.device
+) -> EarlierStep:
+    """Builds what the repair of a step needs; arguments as in `make_step_batch`.
+
+    Args:
+        plan: What to run.
+        history_len: Tokens before the first row that the n-gram lookup may need.
+        num_draft_tokens: Most drafts of one request.
+        device: Where the tensors go.
+    """
+    return EarlierStep(
+        reserved_lens=upload(np.where(plan.prev_rows >= 0, plan.reserved_lens, 0), device),
+        history=upload(plan.history(history_len + num_draft_tokens), device),
+    )
+
+
+def _row_positions(plan: StepPlan) -> npt.NDArray[np.int64]:
     """Absolute position of every row, shape (num_tokens,)."""
     query_lens = plan.query_lens.astype(np.int64)
     starts = np.cumsum(query_lens) - query_lens
@@ -53,7 +87,12 @@ def row_positions(plan: StepPlan) -> npt.NDArray[np.int64]:
     return positions
 
 
-def sampled_rows(plan: StepPlan) -> npt.NDArray[np.int64]:
-    """Rows of the step that end a request's part and get a token, shape (num_sampled,)."""
-    last = np.cumsum(plan.query_lens, dtype=np.int64) - 1
-    return last[plan.needs_sample]
+def _sampled_rows(plan: StepPlan) -> npt.NDArray[np.int64]:
+    """Rows of the step that a token is sampled from, shape (num_sampled,)."""
+    ends = np.cumsum(plan.query_lens, dtype=np.int64)
+    counts = np.where(plan.is_prompt, 1, plan.query_lens)[plan.needs_sample].astype(np.int64)
+    last = ends[plan.needs_sample] - 1
+    if len(counts) == counts.sum():
+        return last
+    within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    return np.repeat(last - counts + 1, counts) + within

@@ -44,6 +44,7 @@ class CountingEngine:
         *,
         nan_after: Collection[int] = (),
         clock: Callable[[], float] = lambda: 0.0,
+        overlap: bool = False,
         **scheduler: Any,
     ) -> None:
         """Builds the engine.
@@ -51,6 +52,7 @@ class CountingEngine:
         Args:
             nan_after: Tokens after which the model fails.
             clock: Seconds, for step times and request times.
+            overlap: Whether steps overlap.
             **scheduler: Fields of `SchedulerConfig` that differ from the small defaults.
         """
         tokenizer = ByteTokenizer()
@@ -73,10 +75,11 @@ class CountingEngine:
             None,
             vocab_size=vocab_size,
             history_len=2,
+            num_state_slots=self.scheduler.config.state_slots,
             device=torch.device("cpu"),
         )
         self.runner = runner
-        self.engine = Engine(self.scheduler, runner, timer=StepTimer(clock))
+        self.engine = Engine(self.scheduler, runner, timer=StepTimer(clock), overlap=overlap)
         self.requests = RequestManager(
             self.engine,
             tokenizer,

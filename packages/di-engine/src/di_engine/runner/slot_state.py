@@ -1,0 +1,135 @@
+"""What each step leaves on the device for the next one to repair its inputs from.
+
+A step that is planned while the one before it is unread does not know which tokens that one made,
+nor, with drafts, how many. Both are on the device by the time the planned step runs: rows of the
+tables below, one per state slot, written by sampling and read by the following launch. Only tensor
+operations are used, no value travels to the host (the rules are those of DeepInfer 0.1.0
+`compute_seqlens_k_zos.py`, `gather_input_ids_zos.py` and `gather_engram_tokens_zos.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from di_engine.model.batch import StepBatch
+
+__all__ = ["EarlierStep", "SlotState"]
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierStep:
+    """What a plan says about the unread step before it. All int64 on the device.
+
+    Attributes:
+        reserved_lens: Rows that the earlier step holds for each request, 0 for requests that are
+            not in it, shape [R].
+        history: Token ids before each request's first row at most, -1 where the host does not know
+            them, shape [R, n + K] for a look-back of `n` and `K` drafts.
+    """
+
+    reserved_lens: Tensor
+    history: Tensor
+
+
+class SlotState:
+    """Newest tokens of the request in each state slot.
+
+    Args:
+        num_slots: State slots, the reserved slot 0 included.
+        num_draft_tokens: Most drafts of one request, `K`.
+        device: Where the model runs.
+
+    Attributes:
+        emitted: Tokens that the slot's last step emitted, in order, shape [S, K + 1].
+        num_emitted: How many of them, shape [S].
+        num_committed: Positions that this step made part of the request: all rows of a prompt
+            chunk, accepted drafts plus one for a decode row, shape [S].
+        drafts: Drafts to verify next, shape [S, K].
+    """
+
+    def __init__(self, num_slots: int, num_draft_tokens: int, device: torch.device) -> None:
+        def zeros(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=torch.int64, device=device)
+
+        self.num_draft_tokens = num_draft_tokens
+        self.emitted = zeros(num_slots, num_draft_tokens + 1)
+        self.num_emitted = zeros(num_slots)
+        self.num_committed = zeros(num_slots)
+        self.drafts = zeros(num_slots, num_draft_tokens)
+
+    def record(
+        self,
+        slots: Tensor,
+        emitted: Tensor,
+        num_emitted: Tensor,
+        num_committed: Tensor,
+        drafts: Tensor | None = None,
+    ) -> None:
+        """Notes the results of a step; modifies the tables.
+
+        Args:
+            slots: State slots of the step's rows, distinct, int64 [R].
+            emitted: Tokens in order, padded with anything, int64 [R, at most K + 1].
+            num_emitted: int64 [R]; 0 for a chunk that does not end its prompt.
+            num_committed: int64 [R].
+            drafts: int64 [R, K]; None when `K` is 0.
+        """
+        self.emitted[slots, : emitted.shape[1]] = emitted
+        self.num_emitted[slots] = num_emitted
+        self.num_committed[slots] = num_committed
+        if drafts is not None:
+            self.drafts[slots] = drafts
+
+    def repair(self, batch: StepBatch, earlier: EarlierStep) -> StepBatch:
+        """Returns the step with the tokens and lengths that the one before it has brought about.
+
+        Args:
+            batch: Inputs as planned: tokens that the host does not know are -1, and lengths assume
+                that every reserved row is committed.
+            earlier: The reservation.
+        """
+        starts = batch.query_lens.cumsum(0) - batch.query_lens
+        requests = torch.arange(batch.num_requests, device=starts.device)
+        row_request = torch.repeat_interleave(
+            requests, batch.query_lens, output_size=batch.num_rows
+        )
+        batch = self._repair_tokens(batch, starts, row_request)
+        if self.num_draft_tokens == 0:
+            # Every reserved row is committed, and the one unknown token is the row's own.
+            return batch
+        return self._repair_lengths(batch, earlier, row_request)
+
+    def _repair_tokens(self, batch: StepBatch, starts: Tensor, row_request: Tensor) -> StepBatch:
+        """Row 0 takes the newest token of its slot, row `j` its draft `j - 1`."""
+        slots = batch.state_slots
+        newest = (self.num_emitted[slots] - 1).clamp(min=0)
+        tokens = torch.cat((self.emitted[slots, newest][:, None], self.drafts[slots]), dim=1)
+        offset = torch.arange(batch.num_rows, device=starts.device) - starts[row_request]
+        found = tokens[row_request, offset.clamp(max=self.num_draft_tokens)]
+        return replace(batch, token_ids=torch.where(batch.token_ids < 0, found, batch.token_ids))
+
+    def _repair_lengths(
+        self, batch: StepBatch, earlier: EarlierStep, row_request: Tensor
+    ) -> StepBatch:
+        """Takes back what was reserved and not committed: `k - (r - e)`; same for the history."""
+        slots, reserved = batch.state_slots, earlier.reserved_lens
+        has_earlier = reserved > 0
+        surplus = torch.where(has_earlier, reserved - self.num_committed[slots], 0)
+
+        look_back = batch.ngram_history.shape[1]
+        index = torch.arange(look_back, device=slots.device)
+        column = self.num_draft_tokens + index - surplus[:, None]
+        known = earlier.history.gather(1, column)
+        # The request's tokens end, for the host, where the earlier step began to emit.
+        emitted_index = index - look_back - surplus[:, None] + reserved[:, None] - 1
+        is_emitted = (known < 0) & has_earlier[:, None] & (emitted_index >= 0)
+        emitted = self.emitted[slots].gather(1, emitted_index.clamp(0, self.num_draft_tokens))
+        return replace(
+            batch,
+            positions=batch.positions - surplus[row_request],
+            context_lens=batch.context_lens - surplus,
+            ngram_history=torch.where(is_emitted, emitted, known),
+        )

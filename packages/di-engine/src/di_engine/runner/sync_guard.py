@@ -1,0 +1,50 @@
+"""Turns a host that waits for the device into an error, while a step is being enqueued."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from di_engine.errors import HostSyncError
+
+__all__ = ["forbid_host_sync"]
+
+_VALUE_READS = ("aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::equal")
+"""Operations whose result, or the shape of it, the host has to wait for."""
+
+
+class _Guard(TorchDispatchMode):
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        name = func._schema.name
+        if name in _VALUE_READS:
+            raise HostSyncError(
+                f"`{name}` reads a device value on the host while a step is enqueued: keep it on "
+                "the device, or read it when the step is collected"
+            )
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def forbid_host_sync(device: torch.device) -> Iterator[None]:
+    """Raises `HostSyncError` where the block reads a device value on the host.
+
+    The operations are the same on every device, so that a CPU run finds most of what would stall a
+    GPU; whole tensors that are copied to the host (`tolist`, `cpu`) show only on CUDA, where
+    torch's own check is on as well. Slow: for debugging.
+    """
+    with _Guard():
+        if device.type != "cuda":
+            yield
+            return
+        before = torch.cuda.get_sync_debug_mode()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
