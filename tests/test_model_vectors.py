@@ -3,13 +3,14 @@
 import shutil
 from pathlib import Path
 
-import check_model_vectors
 import pytest
 import typer
-from check_model_vectors import ConfigFolder, Result, as_table
 from rich.console import Console
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
+
+import check_model_vectors
+from check_model_vectors import ConfigFolder, Result, as_table
 
 VECTORS = Path(__file__).parent / "vectors" / "model"
 

@@ -137,9 +137,15 @@ def prefill(backbone: Backbone, token_ids: list[int], taps: Expected | None = No
 
 
 def greedy(
-    backbone: Backbone, prompt: list[int], num_tokens: int, step_len: int
+    backbone: Backbone,
+    prompt: list[int],
+    num_tokens: int,
+    step_len: int,
+    taps: Expected | None = None,
 ) -> tuple[Tensor, list[int], Tensor]:
     """Greedy continuation after a prompt fed in steps of `step_len` tokens.
+
+    `taps` receives the intermediate tensors of the last prompt step.
 
     Returns:
         Logits of every prompt position, the chosen ids, and the logits that chose each of them.
@@ -147,7 +153,7 @@ def greedy(
     session = Session(backbone, len(prompt) + num_tokens)
     token_ids = list(prompt)
     prompt_logits = [
-        session.run([session.rows(0, token_ids, start, min(start + step_len, len(prompt)))])
+        session.run([session.rows(0, token_ids, start, min(start + step_len, len(prompt)))], taps)
         for start in range(0, len(prompt), step_len)
     ]
     rows = [prompt_logits[-1][-1]]
@@ -221,33 +227,40 @@ def relative_rms(got: Tensor, want: Tensor) -> float:
     return float(difference / want.double().pow(2).mean().sqrt())
 
 
-def check_wide(line: Result, backbone: Backbone, expected: Expected, limit: float) -> list[Result]:
-    """Prefill in one step and token by token, each followed by greedy decoding."""
+def check_whole(line: Result, backbone: Backbone, expected: Expected, limit: float) -> Result:
+    """The prompt in one step, then greedy decoding."""
+    taps: Expected = {}
+    step_len = len(expected["input_ids"])
+    result = _check_greedy(line, backbone, expected, limit, step_len, taps)
+    mismatches = count_mismatches(backbone.config, taps, expected)
+    run = f"{line.run}, one step"
+    return replace(result, run=run, mismatches=mismatches, ok=result.ok and not mismatches)
+
+
+def check_token_by_token(
+    line: Result, backbone: Backbone, expected: Expected, limit: float
+) -> Result:
+    """The prompt token by token, then greedy decoding."""
+    result = _check_greedy(line, backbone, expected, limit, 1, None)
+    return replace(result, run=f"{line.run}, token by token")
+
+
+def _check_greedy(
+    line: Result,
+    backbone: Backbone,
+    expected: Expected,
+    limit: float,
+    step_len: int,
+    taps: Expected | None,
+) -> Result:
     prompt = expected["input_ids"].tolist()
     want_ids = expected["greedy_ids"].tolist()
+    logits, ids, chosen = greedy(backbone, prompt, len(want_ids), step_len, taps)
     want = torch.cat([expected["logits"], expected["greedy_logits"]])
-    results = []
-    for name, step_len in (("one step", len(prompt)), ("token by token", 1)):
-        logits, ids, chosen = greedy(backbone, prompt, len(want_ids), step_len)
-        error = max_error(torch.cat([logits, chosen]), want)
-        mismatches = None
-        if step_len > 1 or len(prompt) == 1:
-            taps: Expected = {}
-            prefill(backbone, prompt, taps)
-            mismatches = count_mismatches(backbone.config, taps, expected)
-        ok = error < limit and ids == want_ids and not mismatches
-        results.append(
-            replace(
-                line,
-                run=f"{line.run}, {name}",
-                error=error,
-                limit=limit,
-                mismatches=mismatches,
-                greedy_equal=ids == want_ids,
-                ok=ok,
-            )
-        )
-    return results
+    error = max_error(torch.cat([logits, chosen]), want)
+    is_equal = ids == want_ids
+    ok = error < limit and is_equal
+    return replace(line, error=error, limit=limit, greedy_equal=is_equal, ok=ok)
 
 
 def check_prefixes(line: Result, backbone: Backbone, expected: Expected, limit: float) -> Result:
@@ -373,20 +386,22 @@ class ConfigFolder:
         if kind == "native":
             yield from self._check_native(line, expected)
             return
-        # Every weight file holds the same function. The slower float64 runs take one of them.
-        weights = self.weights if kind == "fp32" else self.weights[-1:]
-        for name in weights:
-            named = replace(line, run=f"{name} weights")
-            if kind == "engram_tables":
-                yield check_engram_tables(named, self.backbone(name, FLOAT32), expected)
-                continue
-            numerics, limit = (
-                (FLOAT32, FP32_LIMIT) if kind == "fp32" else (FLOAT64_PACKED, KVQDQ_LIMIT)
-            )
-            backbone = self.backbone(name, numerics)
-            yield from check_wide(named, backbone, expected, limit)
-            if with_prefixes:
-                yield check_prefixes(named, backbone, expected, limit)
+        # Every weight file holds the same function: one of them goes all ways, the other one way.
+        *others, main = self.weights
+        named = replace(line, run=f"{main} weights")
+        if kind == "engram_tables":
+            yield check_engram_tables(named, self.backbone(main, FLOAT32), expected)
+            return
+        is_fp32 = kind == "fp32"
+        numerics, limit = (FLOAT32, FP32_LIMIT) if is_fp32 else (FLOAT64_PACKED, KVQDQ_LIMIT)
+        backbone = self.backbone(main, numerics)
+        yield check_whole(named, backbone, expected, limit)
+        yield check_token_by_token(named, backbone, expected, limit)
+        if with_prefixes:
+            yield check_prefixes(named, backbone, expected, limit)
+        for name in others if is_fp32 else []:
+            other = replace(line, run=f"{name} weights")
+            yield check_whole(other, self.backbone(name, numerics), expected, limit)
 
     def _check_native(self, line: Result, expected: Expected) -> Iterator[Result]:
         if "native" not in self.weights:

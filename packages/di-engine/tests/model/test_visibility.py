@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from di_engine.model import Numerics, StepBatch, indexer
+from di_engine.model import Numerics, StepBatch, attention, indexer
 
 WIDE = Numerics("float64", "compute", deterministic=True)
 LENGTH = 50
@@ -107,6 +107,13 @@ def test_scoring_in_pieces_changes_no_bit(kit, wide, monkeypatch):
     want = kit.runner(wide).feed(prompt, [LENGTH])
     monkeypatch.setattr(indexer, "_PRODUCTS_AT_ONCE", 700)
     assert torch.equal(kit.runner(wide).feed(prompt, [LENGTH]), want)
+
+
+def test_attending_a_few_rows_at_a_time_changes_no_bit(kit, wide, monkeypatch):
+    prompt = kit.tokens(16, LENGTH)
+    want = kit.runner(wide).feed(prompt, [LENGTH])
+    monkeypatch.setattr(attention, "_GATHERED_AT_ONCE", 0)
+    assert torch.equal(kit.runner(wide).feed(prompt, [20, LENGTH - 20]), want)
 
 
 def test_a_large_sink_silences_attention(kit):

@@ -109,10 +109,8 @@ class Attention:
                 batch_invariant=self.batch_invariant,
             )
         # A CPU reads the selected entries once for all layers that share the selection.
-        keys, is_valid = (
-            ops.read_records(window, window_slots, self.sink.dtype),
-            step.window.is_valid,
-        )
+        keys = ops.read_records(window, window_slots, self.sink.dtype)
+        is_valid = step.window.is_valid
         if selection is not None:
             keys = torch.cat([keys, selection.read(self.sink.dtype)], dim=1)
             is_valid = selection.is_valid

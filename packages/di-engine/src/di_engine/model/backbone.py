@@ -158,6 +158,7 @@ def _planner(config: ModelConfig, numerics: Numerics, device: torch.device) -> S
     rotary_dim = config.qk_rope_head_dim
     return StepPlanner(
         window=config.sliding_window,
+        window_offsets=torch.arange(1 - config.sliding_window, 1, device=device),
         ratios=tuple(sorted({config.ratio(layer) for layer in layers} - {0})),
         window_frequencies=ops.rope_frequencies(rotary_dim, config.rope_theta).to(device),
         compressed_frequencies=ops.rope_frequencies(

@@ -163,6 +163,7 @@ class StepPlanner:
 
     Attributes:
         window: Window length, the row's own token included.
+        window_offsets: Places of the window's keys relative to the row, ``1 - window`` to 0.
         ratios: Distinct ratios of the compressed layers.
         window_frequencies: Rotary frequencies of layers without compressed entries.
         compressed_frequencies: Rotary frequencies of the others.
@@ -170,6 +171,7 @@ class StepPlanner:
     """
 
     window: int
+    window_offsets: Tensor
     ratios: tuple[int, ...]
     window_frequencies: Tensor
     compressed_frequencies: Tensor
@@ -202,7 +204,7 @@ class StepPlanner:
     def _plan_window(self, batch: StepBatch, rows: _RowIndex, ring_len: int) -> WindowPlan:
         window = self.window
         ring_start = batch.state_slots * ring_len
-        offsets = torch.arange(1 - window, 1, device=batch.positions.device)
+        offsets = self.window_offsets
         positions = batch.positions[:, None] + offsets
         is_valid = positions >= batch.window_starts[rows.request][:, None]
         store_slots = rows.tail_slots(ring_start, ring_len)
