@@ -80,6 +80,23 @@ def test_experts_are_the_sum_over_their_rows(rows, packed):
             assert_close(out, expected)
 
 
+@pytest.mark.parametrize("quantize", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_computing_every_expert_equals_choosing(dtype, quantize):
+    generator = torch.Generator().manual_seed(1)
+    w13 = torch.randn(5, 64, 32, generator=generator).to(dtype)
+    w2 = torch.randn(5, 32, 32, generator=generator).to(dtype)
+    x = torch.randn(6, 32, generator=generator).to(dtype)
+    indices = torch.stack([torch.randperm(4, generator=generator)[:3] for _ in range(6)])
+    indices[2, 1] = -1
+    weights = torch.rand(6, 3, generator=generator)
+    arguments = {"limit": 1.5, "quantize_input": quantize}
+    expected = ops.moe_experts(x, indices, weights, w13, w2, batch_invariant=True, **arguments)
+    assert_close(ops.moe_experts(x, indices, weights, w13, w2, **arguments), expected)
+    w13[4], w2[4] = torch.nan, torch.nan  # nobody chose it
+    assert_close(ops.moe_experts(x, indices, weights, w13, w2, **arguments), expected)
+
+
 def test_a_row_does_not_feel_who_shares_its_expert():
     w13, w2 = torch.randn(4, 64, 32), torch.randn(4, 32, 32)
     x = torch.randn(40, 32)

@@ -153,14 +153,14 @@ class WeightReader:
         gates = self._stacked_experts([f"{name}.w1" for name in names])
         ups = self._stacked_experts([f"{name}.w3" for name in names])
         downs = self._stacked_experts([f"{name}.w2" for name in names])
-        if isinstance(gates, Tensor) and isinstance(ups, Tensor):
+        if isinstance(gates, Tensor) and isinstance(ups, Tensor) and isinstance(downs, Tensor):
             w13 = torch.cat([gates, ups], dim=1)
             limit = _WIDENED_EXPERTS_VALUES
             return _widen_small(w13, limit), _widen_small(downs, limit)
         if isinstance(gates, MXFP4Weight) and isinstance(ups, MXFP4Weight):
             data = torch.cat([gates.data, ups.data], dim=1)
             return MXFP4Weight(data, torch.cat([gates.scale, ups.scale], dim=1)), downs
-        raise CheckpointError(f"`{prefix}.*`: `w1` and `w3` must have the same format")
+        raise CheckpointError(f"`{prefix}.*`: `w1`, `w2` and `w3` must have the same format")
 
     def _stacked_experts(self, names: list[str]) -> ExpertWeight:
         parts = [self.matrix(name) for name in names]
