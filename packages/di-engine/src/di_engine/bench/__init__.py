@@ -1,5 +1,7 @@
 """Benchmarks of the whole engine. Each is a function that returns plain values for JSON."""
 
+from di_engine.bench.determinism import check_determinism
+from di_engine.bench.simulated import bench_overlap
 from di_engine.bench.throughput import BenchSettings, bench_decode, bench_prefill
 
-__all__ = ["BenchSettings", "bench_decode", "bench_prefill"]
+__all__ = ["BenchSettings", "bench_decode", "bench_overlap", "bench_prefill", "check_determinism"]

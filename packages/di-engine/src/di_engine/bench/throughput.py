@@ -17,6 +17,7 @@ from di_engine.bench.floor import device_rates, step_work
 from di_engine.core.assembly import EngineParts
 from di_engine.core.engine import Engine
 from di_engine.core.step_timer import StepTimer, StepTimes
+from di_engine.core.trace import StepTrace
 from di_engine.doctor import package_versions
 from di_engine.errors import InvalidRequestError
 from di_engine.model.numerics import Numerics
@@ -56,22 +57,31 @@ class _Repetition:
     times: StepTimes
 
 
-def bench_decode(parts: EngineParts, settings: BenchSettings) -> dict[str, Any]:
+def bench_decode(
+    parts: EngineParts, settings: BenchSettings, trace: StepTrace | None = None
+) -> dict[str, Any]:
     """Measures decode steps: every request makes one token in each.
 
     The prompts are computed before the clock starts.
+
+    Args:
+        parts: The engine.
+        settings: What to measure.
+        trace: Takes the spans of the measured steps. Phases then do not wait for the device.
 
     Raises:
         InvalidRequestError: If prompt and steps exceed the model's length.
     """
     num_new = settings.num_warmup + settings.num_steps * settings.num_repeats + 2
     _check_length(parts, settings.prompt_len + num_new, settings.batch_size)
-    engine = _timed_engine(parts)
+    engine = _timed_engine(parts, trace)
     started = _add_requests(parts, settings, max_tokens=num_new, tag="decode")
     while started:
         started -= {event.request_id for event in engine.step() if event.token_ids}
     for _ in range(settings.num_warmup):
         engine.step()
+    if trace is not None:
+        trace.clear()
     repetitions = []
     for _ in range(settings.num_repeats):
         engine.timer.reset()
@@ -87,14 +97,16 @@ def bench_decode(parts: EngineParts, settings: BenchSettings) -> dict[str, Any]:
     return _report("decode", parts, settings, repetitions)
 
 
-def bench_prefill(parts: EngineParts, settings: BenchSettings) -> dict[str, Any]:
-    """Measures prompts from submission to the first token of all of them.
+def bench_prefill(
+    parts: EngineParts, settings: BenchSettings, trace: StepTrace | None = None
+) -> dict[str, Any]:
+    """Measures prompts from submission to the first token of all of them; see `bench_decode`.
 
     Raises:
         InvalidRequestError: If the prompt exceeds the model's length.
     """
     _check_length(parts, settings.prompt_len + 1, settings.batch_size)
-    engine = _timed_engine(parts)
+    engine = _timed_engine(parts, trace)
     repetitions = []
     for number in range(settings.num_warmup + settings.num_repeats):
         engine.timer.reset()
@@ -109,9 +121,13 @@ def bench_prefill(parts: EngineParts, settings: BenchSettings) -> dict[str, Any]
     return _report("prefill", parts, settings, repetitions)
 
 
-def _timed_engine(parts: EngineParts) -> Engine:
-    """The engine, with phases that wait for the device, so that each counts its own work."""
-    parts.engine.timer = StepTimer(parts.engine.timer.clock, parts.device.synchronize)
+def _timed_engine(parts: EngineParts, trace: StepTrace | None) -> Engine:
+    """The engine, with phases that wait for the device, so that each counts its own work.
+
+    A trace shows the loop as it is: nothing waits for its sake.
+    """
+    synchronize = parts.device.synchronize if trace is None else None
+    parts.engine.timer = StepTimer(parts.engine.timer.clock, synchronize, trace)
     return parts.engine
 
 

@@ -56,4 +56,5 @@ class RingSnapshots:
 
 def _by_slot(cache: Cache) -> Tensor:
     """All rings, shape [layers, state slots, ring_len, record]; a view."""
-    return cache.rings.unflatten(1, (-1, cache.layout.ring_len))
+    rings: Tensor = cache.rings.unflatten(1, (-1, cache.layout.ring_len))
+    return rings

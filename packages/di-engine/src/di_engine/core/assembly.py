@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,7 @@ from di_engine.checkpoint import (
 )
 from di_engine.config import EngineConfig, ModelConfig
 from di_engine.core.engine import Engine
+from di_engine.core.metrics import EngineMetrics
 from di_engine.core.step_timer import StepTimer
 from di_engine.errors import CapacityError, CheckpointError
 from di_engine.model.backbone import Backbone
@@ -49,7 +50,8 @@ class EngineParts:
         model_config: The checkpoint's own configuration.
         tokenizer: The checkpoint's tokenizer, or None if it has none.
         device: Where the model runs.
-        cache_bytes: Memory of blocks and state slots.
+        cache_bytes: Memory of blocks, state slots and snapshots.
+        metrics: Counters, gauges and request times.
     """
 
     engine: Engine
@@ -58,6 +60,7 @@ class EngineParts:
     tokenizer: Tokenizer | None
     device: Device
     cache_bytes: int
+    metrics: EngineMetrics = field(default_factory=EngineMetrics)
 
 
 def assemble(config: EngineConfig, progress: LoadProgress | None = None) -> EngineParts:
@@ -106,15 +109,16 @@ def assemble(config: EngineConfig, progress: LoadProgress | None = None) -> Engi
         make_event=lambda: device.platform.event(device.index),
         forbids_syncs=config.observability.forbid_host_syncs,
     )
+    metrics = EngineMetrics()
     engine = Engine(
-        Scheduler(scheduler_config),
+        Scheduler(scheduler_config, metrics=metrics),
         runner,
         timer=StepTimer(),
         overlap=config.scheduler.overlap,
         log_every_steps=config.observability.log_every_steps,
     )
     cache_bytes = cache.num_bytes + (0 if snapshots is None else snapshots.num_bytes)
-    return EngineParts(engine, config, model_config, tokenizer, device, cache_bytes)
+    return EngineParts(engine, config, model_config, tokenizer, device, cache_bytes, metrics)
 
 
 def pool_blocks(

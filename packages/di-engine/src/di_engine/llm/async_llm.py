@@ -68,6 +68,8 @@ class AsyncLLM:
         """What the checkpoint's `config.json` says."""
         self.tokenizer = parts.tokenizer
         """The checkpoint's tokenizer, or None if it has none."""
+        self.metrics = parts.metrics
+        """Counters, gauges and request times."""
         self._max_unfinished = max_unfinished
         self._num_accepted = 0
         self._room = asyncio.Condition()

@@ -71,6 +71,8 @@ class LLM:
         """What the checkpoint's `config.json` says."""
         self.tokenizer = parts.tokenizer
         """The checkpoint's tokenizer, or None if it has none."""
+        self.metrics = parts.metrics
+        """Counters, gauges and request times."""
         self._engine: Engine | None = parts.engine
         self._requests = make_request_manager(parts)
         self._chat_encoder: ChatEncoder | None = None
@@ -270,6 +272,7 @@ def make_request_manager(parts: EngineParts) -> RequestManager:
         max_model_len=_model_len(parts.config),
         eos_token_ids=[parts.model_config.eos_token_id],
         base_seed=parts.config.seed,
+        metrics=parts.metrics,
     )
 
 

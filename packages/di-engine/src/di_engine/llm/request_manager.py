@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from di_engine.core.metrics import EngineMetrics
 from di_engine.errors import CapacityError, EngineError, InvalidRequestError
 from di_engine.llm.outputs import RequestError, RequestMetrics, StreamDelta
 from di_engine.llm.prompts import Encoder, PreparedPrompt, prepare_prompt
@@ -62,6 +63,7 @@ class RequestManager:
         eos_token_ids: Iterable[int],
         base_seed: int = 0,
         clock: Callable[[], float] = time.monotonic,
+        metrics: EngineMetrics | None = None,
     ) -> None:
         """Joins an engine core with a tokenizer.
 
@@ -73,6 +75,7 @@ class RequestManager:
             eos_token_ids: Ids that end a text.
             base_seed: The seeds of requests that bring none follow from it and their number.
             clock: Seconds, for the times of requests.
+            metrics: Takes the times of finished requests.
         """
         self._engine = engine
         self._tokenizer = tokenizer
@@ -81,6 +84,7 @@ class RequestManager:
         self._eos_token_ids = tuple(eos_token_ids)
         self._base_seed = base_seed
         self._clock = clock
+        self._metrics = metrics or EngineMetrics()
         self._numbers = itertools.count()
         self._running: dict[str, tuple[RequestState, int]] = {}
 
@@ -247,6 +251,11 @@ class RequestManager:
         if state.finished and metrics.finished_s is None:
             metrics.finished_s = self._clock()
             metrics.num_output_tokens = sum(len(c.output.token_ids) for c in state.completions)
+            observe = self._metrics.observe
+            observe("queue", metrics.queue_s)
+            observe("prefill", metrics.prefill_s)
+            observe("time_to_first_token", metrics.time_to_first_token_s)
+            observe("time_per_output_token", metrics.time_per_output_token_s)
 
 
 def _checked(params: object, vocab_size: int) -> SamplingParams:

@@ -131,6 +131,7 @@ class ModelRunner:
         snapshots: RingSnapshots | None = None,
         make_event: Callable[[], Event] = HostEvent,
         forbids_syncs: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Joins a model with its cache.
 
@@ -144,7 +145,9 @@ class ModelRunner:
             snapshots: Saved window rings; None if plans save none.
             make_event: Makes an event of the device.
             forbids_syncs: Whether a host that waits for the device during `launch` is an error.
+            clock: Seconds, for the start of requests; the same as that of request times.
         """
+        self._clock = clock
         self._model = model
         self._cache = cache
         self._vocab_size = vocab_size
@@ -179,7 +182,7 @@ class ModelRunner:
             running.is_removed = True
 
     def started_s(self, request_id: str) -> float | None:
-        """When the first step that contains a request was launched, by `time.monotonic`."""
+        """When the first step that contains a request was launched, by the runner's clock."""
         running = self._requests.get(request_id)
         return None if running is None else running.started_s
 
@@ -259,7 +262,7 @@ class ModelRunner:
         return result
 
     def _note_starts(self, plan: StepPlan, request_ids: list[str]) -> None:
-        now_s = time.monotonic()
+        now_s = self._clock()
         for row in np.flatnonzero(plan.is_prompt).tolist():
             running = self._requests[request_ids[row]]
             if running.started_s is None:

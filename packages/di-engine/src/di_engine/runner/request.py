@@ -92,7 +92,7 @@ class RequestEvent:
         message: What happened, for a reason that is a failure.
         num_cached_tokens: Prompt tokens that were not computed because the prefix cache had them.
         started_s: When the first step that contains the request was launched, in seconds of
-            `time.monotonic`; None if there was none.
+            the runner's clock; None if there was none.
     """
 
     request_id: str

@@ -95,4 +95,5 @@ def _sampled_rows(plan: StepPlan) -> npt.NDArray[np.int64]:
     if len(counts) == counts.sum():
         return last
     within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    return np.repeat(last - counts + 1, counts) + within
+    rows: npt.NDArray[np.int64] = np.repeat(last - counts + 1, counts) + within
+    return rows

@@ -38,7 +38,7 @@ def forbid_host_sync(device: torch.device) -> Iterator[None]:
     GPU; whole tensors that are copied to the host (`tolist`, `cpu`) show only on CUDA, where
     torch's own check is on as well. Slow: for debugging.
     """
-    with _Guard():
+    with _Guard():  # type: ignore[no-untyped-call]  # torch leaves its constructor untyped
         if device.type != "cuda":
             yield
             return

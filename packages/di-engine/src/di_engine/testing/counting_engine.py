@@ -10,6 +10,7 @@ import torch
 from di_engine.config import EngineConfig
 from di_engine.core.assembly import EngineParts, LoadProgress
 from di_engine.core.engine import Engine
+from di_engine.core.metrics import EngineMetrics
 from di_engine.core.step_timer import StepTimer
 from di_engine.llm.request_manager import RequestManager
 from di_engine.platforms import resolve_device
@@ -36,6 +37,7 @@ class CountingEngine:
         scheduler: The scheduler.
         runner: The runner.
         engine: The step loop.
+        metrics: What the scheduler reports.
         requests: What `LLM` is made of.
     """
 
@@ -69,7 +71,8 @@ class CountingEngine:
         settings |= scheduler
         self._max_model_len: int = settings["max_model_len"]
         self.model = CountingModel(vocab_size, nan_after=nan_after)
-        self.scheduler = Scheduler(SchedulerConfig(**settings))
+        self.metrics = EngineMetrics()
+        self.scheduler = Scheduler(SchedulerConfig(**settings), metrics=self.metrics)
         runner = ModelRunner(
             self.model,
             None,
@@ -77,6 +80,7 @@ class CountingEngine:
             history_len=2,
             num_state_slots=self.scheduler.config.state_slots,
             device=torch.device("cpu"),
+            clock=clock,
         )
         self.runner = runner
         self.engine = Engine(self.scheduler, runner, timer=StepTimer(clock), overlap=overlap)
@@ -103,4 +107,5 @@ class CountingEngine:
             tokenizer,
             resolve_device("cpu"),
             cache_bytes=0,
+            metrics=self.metrics,
         )
