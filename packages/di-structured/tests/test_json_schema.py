@@ -54,6 +54,7 @@ IGNORED = [
     ({"type": "string", "nullable": True}, "$.nullable"),
     ({"type": "string", "maxLenght": 3}, "$.maxLenght"),
     ({"$dynamicRef": "#x"}, "$.$dynamicRef"),
+    ({"properties": {"a\n": {"type": "null"}}, "additionalProperties": True}, "$.properties"),
 ]
 INVALID = [
     ({"type": "text"}, "$.type"),

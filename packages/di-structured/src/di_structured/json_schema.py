@@ -520,6 +520,11 @@ class _Walk:
         if not by_pattern:
             self._add_required(node, properties, required, path)
         for name, member in list(properties.items()):
+            if extra is not False and "\\" in json.dumps(name, ensure_ascii=False):
+                self.ignored.append(
+                    f"`{path}.properties` has the name {name!r:.50}, whose escapes the free names "
+                    "of an open object may spell as well"
+                )
             self.visit(member, f"{path}.properties.{name}", depth + 1)
             if member is False and name not in required:
                 if extra is not False:

@@ -88,20 +88,23 @@ class MaskBatch:
         Raises:
             ValueError: A request id is there twice.
         """
-        self._spans, self._legal, self._num_rows = {}, {}, 0
+        spans: dict[str, tuple[int, int]] = {}
+        legal: dict[str, int] = {}
+        masked: list[bool] = []
         work: list[tuple[str, FillsMasks, Sequence[int], int]] = []
+        end = 0
         for request_id, session, drafts in requests:
-            if request_id in self._spans:
+            if request_id in spans:
                 raise ValueError(f"request `{request_id}` is in the batch twice")
-            start, self._num_rows = self._num_rows, self._num_rows + 1 + len(drafts)
-            self._spans[request_id] = (start, self._num_rows)
-            self._legal[request_id] = len(drafts)
+            start, end = end, end + 1 + len(drafts)
+            spans[request_id] = (start, end)
+            legal[request_id] = len(drafts)
+            masked += [session is not None] * (end - start)
             if session is not None:
                 work.append((request_id, session, drafts, start))
-        self._reserve(self._num_rows)
-        self._is_masked = np.zeros(self._num_rows, np.bool_)
-        for _, _, drafts, start in work:
-            self._is_masked[start : start + len(drafts) + 1] = True
+        self._spans, self._legal, self._num_rows = spans, legal, end
+        self._reserve(end)
+        self._is_masked = np.array(masked, np.bool_)
         self._clean_free_rows()
         self._fill_all(work)
         return self

@@ -93,11 +93,15 @@ class GrammarSession:
         self._unmatchable = (
             frozenset(grammar.handle.tokenizer_info.special_token_ids) - self._stop_ids
         )
-        # A stop id may also be text, or named by a rule; only then a set stop bit can mean
-        # something else than the end.
-        self._stops_are_terminals = schema.kind in ("ebnf", "structural_tag") or not (
+        # A stop id may also be text, or named by a rule: only then can a set bit mean something
+        # else than the end.
+        may_be_terminals = schema.kind in ("ebnf", "structural_tag") or not (
             self._stop_ids <= vocabulary.special_token_ids
         )
+        self._stop_bits = [
+            (token_id, token_id >> 5, 1 << (token_id & 31))
+            for token_id in (sorted(self._stop_ids) if may_be_terminals else ())
+        ]
         self._sections = FreeSections(schema)
         self._state: int = 0  # of the free sections, or `STOPPED`
         self._token_ids: list[int] = []
@@ -192,7 +196,7 @@ class GrammarSession:
                 f"`out` must be int32 of shape (at least {end}, {self._width}), got {out.dtype} "
                 f"{out.shape}, row {row}"
             )
-        if self._state == self._sections.active and not self._stops_are_terminals:
+        if self._state == self._sections.active:
             legal = self._fill_grammar_rows(drafts, out, row)
         else:
             legal = self._fill_any_rows(drafts, out, row)
@@ -205,16 +209,21 @@ class GrammarSession:
         matcher = self._matcher
         fill, accept = matcher.fill_next_token_bitmask, matcher.accept_token
         unmatchable, stop_ids, vocab_size = self._unmatchable, self._stop_ids, self.vocab_size
+        stop_bits = self._stop_bits
         fill(out, row)
+        if stop_bits:
+            self._clear_early_stops(out, row)
         fed = stops = 0
         for token_id in drafts:
             if token_id in stop_ids:
-                stops = int(matcher.is_completed())
+                stops = matcher.is_completed() or self._completes(token_id, keep=False)
                 break
             if not 0 <= token_id < vocab_size or token_id in unmatchable or not accept(token_id):
                 break
             fed += 1
             fill(out, row + fed)
+            if stop_bits:
+                self._clear_early_stops(out, row + fed)
         if fed:
             matcher.rollback(fed)
         if self._has_slack:
@@ -224,40 +233,41 @@ class GrammarSession:
         return fed + stops
 
     def _fill_any_rows(self, drafts: Sequence[int], out: npt.NDArray[np.int32], row: int) -> int:
-        """The general case: free sections, forced triggers, stop ids that are terminals."""
+        """The general case: free sections, forced triggers, and their borders."""
         start = len(self._token_ids)
-        self._fill_row(out[row])
+        self._fill_row(out, row)
         legal = 0
         for token_id in drafts:
             if self._state == STOPPED or not self._accept(token_id):
                 break
             legal += 1
-            self._fill_row(out[row + legal])
+            self._fill_row(out, row + legal)
         self.rollback(len(self._token_ids) - start)
-        out[row + legal + 1 : row + len(drafts) + 1] = self._free_row
+        if legal < len(drafts):
+            out[row + legal + 1 : row + len(drafts) + 1] = self._free_row
         return legal
 
-    def _fill_row(self, out: npt.NDArray[np.int32]) -> None:
+    def _fill_row(self, out: npt.NDArray[np.int32], row: int) -> None:
         if self._state == self._sections.active:
-            self._matcher.fill_next_token_bitmask(out[None], 0)
-            out[-1] &= self._tail
-            if self._stops_are_terminals and not self._matcher.is_completed():
-                self._clear_early_stops(out)
+            self._fill_grammar_rows((), out, row)
             return
         forced = None if self._state == STOPPED else self._sections.forced_token(self._state)
         if forced is None:
-            out[:] = self._free_row
+            out[row] = self._free_row
         else:
-            out[:] = 0
-            out[forced >> 5] = np.uint32(1 << (forced & 31)).view(np.int32)
+            out[row] = 0
+            out[row, forced >> 5] = np.uint32(1 << (forced & 31)).view(np.int32)
 
-    def _clear_early_stops(self, out: npt.NDArray[np.int32]) -> None:
+    def _clear_early_stops(self, out: npt.NDArray[np.int32], row: int) -> None:
         """Forbids stop ids that are terminals here and would leave the text unfinished."""
-        words = out.view(np.uint32)
-        for token_id in self._stop_ids:
-            bit = np.uint32(1 << (token_id & 31))
-            if words[token_id >> 5] & bit and not self._completes(token_id, keep=False):
-                words[token_id >> 5] &= ~bit
+        for token_id, word, bit in self._stop_bits:
+            value = out.item(row, word)
+            if (
+                value & bit
+                and not self._matcher.is_completed()
+                and not self._completes(token_id, keep=False)
+            ):
+                out[row, word] = np.uint32(value & ~bit & 0xFFFFFFFF).view(np.int32)
 
     def _completes(self, token_id: int, *, keep: bool) -> bool:
         """Whether a stop id, fed as a terminal, ends the text; with `keep`, it then stays fed."""

@@ -223,7 +223,9 @@ def test_limits_of_queue_cache_and_memory_of_failures(tmp_path):
     assert compiler.submit(wrong).exception(200)
     assert compiler.submit(wrong).exception(0)
     now[0] = 11.0
-    assert not compiler.submit(wrong).done()
+    again = compiler.submit(wrong)
+    assert not again.done()
+    assert again.exception(30)
     schemas = [OutputSchema.regex(f"text {i}") for i in range(8)]
     wait([compiler.submit(schema) for schema in schemas[:2]])
     for schema in schemas:

@@ -144,8 +144,6 @@ class _Server:
         """Compiles in the forked process and sends one message."""
         self._control.close()
         os.dup2(report.fileno(), 2)  # xgrammar writes its warnings there
-        for crash in (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT):
-            signal.signal(crash, signal.SIG_DFL)  # libraries install handlers that go on
         if self._limits.niceness:
             os.nice(self._limits.niceness)
         limit = _address_space() + self._limits.memory_limit_bytes
@@ -184,16 +182,15 @@ class _Server:
             message = worker.results.recv()
         except EOFError:
             message = None
+        worker.report.seek(0)
+        report = worker.report.read(MAX_REPORT_BYTES)
         status = self._reap(worker)
         seconds = time.monotonic() - worker.started
         if message is not None:
             self._control.send((message[0], worker.job_id, *message[1:], seconds))
             return
         code = os.waitstatus_to_exitcode(status)
-        worker.report.seek(0)
-        out_of_memory = code == MEMORY_EXIT_CODE or b"bad_alloc" in worker.report.read(
-            MAX_REPORT_BYTES
-        )
+        out_of_memory = code == MEMORY_EXIT_CODE or b"bad_alloc" in report
         if out_of_memory:
             megabytes = self._limits.memory_limit_bytes >> 20
             self._fail(
@@ -246,6 +243,8 @@ def main() -> None:
     _, vocabulary, limits = control.recv()
     for view in VIEWS:
         vocabulary.tokenizer_info(view)
+    for crash in (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT):
+        signal.signal(crash, signal.SIG_DFL)  # libraries install handlers that do not end a worker
     with contextlib.suppress(BrokenPipeError):  # the engine left while xgrammar was loading
         control.send(("ready",))
         _Server(control, vocabulary, limits).run()
