@@ -27,6 +27,7 @@ def run_collector(
     command: str,
     env: str = "default",
     source: ParameterSource = ParameterSource.DEFAULT,
+    repository: Path = REPOSITORY,
     **parameters: Any,
 ) -> None:
     """Lets the collector see `hatch --env ENV COMMAND`, ENV being given in the way of `source`."""
@@ -35,7 +36,7 @@ def run_collector(
     context = click.Context(click.Command(command), parent=root, info_name=command)
     context.params.update(parameters)
     with context.scope():
-        collector = hatch_environments.RepositoryEnvironments(REPOSITORY, {})
+        collector = hatch_environments.RepositoryEnvironments(repository, {})
         collector.finalize_config(CONFIG)
 
 
@@ -157,3 +158,23 @@ def test_no_package_of_the_demo_requires_the_recipe_unasked() -> None:
         project = tomllib.loads(file.read_text())["project"]
         required = " ".join(project.get("dependencies", []))
         assert "deepseek-recipe" not in required, file
+
+
+@pytest.mark.parametrize("is_made", [False, True])
+def test_what_takes_long_is_said_before_it_begins(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    calls: list[dict[str, Any]],
+    capsys: pytest.CaptureFixture[str],
+    is_made: bool,
+) -> None:
+    monkeypatch.setattr(hatch_environments.shutil, "which", lambda name: f"/bin/{name}")
+    if is_made:
+        (tmp_path / ".hatch" / "default").mkdir(parents=True)
+        (tmp_path / ".hatch" / "demo").mkdir()
+    run_collector("run", repository=tmp_path, args=("test",))
+    assert ("downloads PyTorch" in capsys.readouterr().err) is not is_made
+    with pytest.raises(SystemExit):
+        run_collector("run", repository=tmp_path, args=("demo",))
+    assert ("HATCH_VERBOSE" in calls[0]["env"]) is not is_made
+    assert ("downloaded now" in capsys.readouterr().err) is not is_made
