@@ -1,0 +1,144 @@
+"""The final result does not depend on how output was cut into chunks."""
+
+from __future__ import annotations
+
+import copy
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helpers import REQUESTS, block, cases, convert, invoke, parameter, run
+
+STREAMS = [*cases("stream"), *cases("stream_final")]
+BLANKS = re.compile(r"[ \n\t]+")
+
+
+def final(runner: Any, given: dict[str, Any], is_official: bool) -> Any:
+    """Final response without usage; under `official` without blanks, of which JSON mode there emits some per chunk."""
+    result = runner.run_stream(given)
+    if "error" in result:
+        return result["error"]
+    response = result["ok"]["response"]
+    response.pop("usage", None)
+    return without_blanks(response) if is_official else response
+
+
+def without_blanks(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: without_blanks(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [without_blanks(item) for item in value]
+    return BLANKS.sub("", value) if isinstance(value, str) else value
+
+
+def merged(chunks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Chunks with neighbouring texts put together, so that every cut can fall anywhere."""
+    result: list[dict[str, Any]] = []
+    for chunk in chunks:
+        chunk = dict(chunk)
+        chunk.pop("split", None)
+        if "text" in chunk and result and "text" in result[-1]:
+            result[-1]["text"] += chunk["text"]
+        else:
+            result.append(chunk)
+    return result
+
+
+def ends_in_half_a_character(runner: Any, chunks: list[dict[str, Any]]) -> bool:
+    """Whether ids end within a character: what the original loses then depends on the chunks (O-46)."""
+    ids = [token_id for chunk in chunks for token_id in chunk.get("tokens") or []]
+    return bool(runner.tokenizer.decode(ids).endswith("\ufffd"))
+
+
+def variants(runner: Any, given: dict[str, Any], every: bool) -> Any:
+    """The case with one text cut in two at every place, with all cut into characters, and with ids one by one."""
+    chunks = merged(given["chunks"])
+    cut_ids = runner.compat == "default" or not ends_in_half_a_character(runner, chunks)
+    for index, chunk in enumerate(chunks):
+        if "text" in chunk:
+            text = chunk["text"]
+            step = 1 if every else max(1, len(text) // 12)
+            for position in range(1, len(text), step):
+                halves = [{"text": text[:position]}, {"text": text[position:]}]
+                yield {**given, "chunks": [*chunks[:index], *halves, *chunks[index + 1 :]]}
+        if cut_ids and len(chunk.get("tokens") or []) > 1 and not chunk.get("logprobs"):
+            parts = [{"tokens": [token_id]} for token_id in chunk["tokens"]]
+            yield {**given, "chunks": [*chunks[:index], *parts, *chunks[index + 1 :]]}
+        if "encode" in chunk:
+            alone = {**chunk, "one_by_one": not chunk.get("one_by_one")}
+            yield {**given, "chunks": [*chunks[:index], alone, *chunks[index + 1 :]]}
+    characters = [piece for chunk in chunks for piece in characters_of(chunk)]
+    yield {**given, "chunks": characters}
+
+
+def characters_of(chunk: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"text": character} for character in chunk["text"]] if "text" in chunk else [chunk]
+
+
+@pytest.mark.parametrize("mode", ["default", "official"])
+def test_every_split_of_every_stream_case(mode: str, request: pytest.FixtureRequest) -> None:
+    runner = request.getfixturevalue(mode)
+    compared = 0
+    for case in STREAMS:
+        given = copy.deepcopy(case["input"])
+        given["chunks"] = merged(given["chunks"])
+        length = sum(len(chunk.get("text", "")) for chunk in given["chunks"])
+        whole = final(runner, given, mode == "official")
+        for variant in variants(runner, given, every=length < 1500):
+            assert final(runner, variant, mode == "official") == whole, case["id"]
+            compared += 1
+    assert compared > 10_000
+
+
+FRAGMENTS = st.sampled_from(
+    [
+        "<｜DSML｜ calls>", "<｜DSML｜tool_calls>", '<｜DSML｜ invoke name="', "tide", '">', "</｜DSML｜ invoke>", "\n",
+        '<｜DSML｜ parameter name="', '" string="true">', '" string="false">', "</｜DSML｜ parameter>", "</｜DSML｜ calls>",
+        "</think>", "<think>", "<｜DSML｜", "｜DSML｜", "<", "</", "<｜", "```json\n", "```", "{", "[1, 2]", "\n\n", " ",
+        "\\", '"', "</｜DSML｜ par", "<｜DSML", "🌊", "潮", "\u0000", "STOP", "STO", "tool_calls>", "null", "1e5", "}",
+    ]
+)
+OUTPUTS = st.lists(st.one_of(FRAGMENTS, st.text(max_size=4)), max_size=30).map("".join)
+WELL_FORMED = st.lists(
+    st.tuples(st.sampled_from(["tide", "other"]), st.text(max_size=12), st.sampled_from(["1", "[1]", '{"a": 2}', "tru"])),
+    min_size=1,
+    max_size=4,
+).map(
+    lambda calls: "Well.\n\n" + block(*(invoke(name, parameter("a", a), parameter("b", b, "false")) for name, a, b in calls))
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    output=st.one_of(OUTPUTS, WELL_FORMED),
+    cuts=st.lists(st.integers(0, 400), max_size=8),
+    protocol=st.sampled_from(list(REQUESTS)),
+    truncated=st.integers(0, 400),
+    parsing=st.fixed_dictionaries(
+        {},
+        optional={
+            "parse_json_output": st.booleans(),
+            "keep_text_after_tools": st.booleans(),
+            "strict_json_output": st.booleans(),
+            "repair_tool_calls": st.booleans(),
+            "stop_sequences": st.just(["STOP", "\n\n\n"]),
+            "tool_names": st.just(["tide"]),
+            "starts_in_tool_calls": st.booleans(),
+        },
+    ),
+)
+def test_random_output_and_random_cuts(
+    output: str, cuts: list[int], protocol: str, truncated: int, parsing: dict[str, Any]
+) -> None:
+    request = convert(protocol)
+    output = output[: len(output) - truncated % (len(output) + 1)] if truncated < 200 else output
+    places = [0, *sorted(cut % (len(output) + 1) for cut in cuts), len(output)]
+    pieces = [output[start:end] for start, end in zip(places, places[1:], strict=False)]
+    whole = run(output, protocol, request=request, **parsing)
+    for way in (pieces, list(output)):
+        other = run(way, protocol, request=request, **parsing)
+        assert other.final == whole.final
+        assert other.malformed == whole.malformed
