@@ -82,7 +82,11 @@ class Runner:
 
     def error(self, stage: str, error: BaseException) -> dict[str, Any]:
         """Describe an exception as cases do."""
-        result: dict[str, Any] = {"stage": stage, "class": type(error).__name__, "message": str(error)}
+        result: dict[str, Any] = {
+            "stage": stage,
+            "class": type(error).__name__,
+            "message": str(error),
+        }
         if isinstance(error, self.package.ConversionError):
             result["status_code"] = error.status_code
             result["body"] = json.loads(error.body)
@@ -104,7 +108,9 @@ class Runner:
             given["compat"] = self.compat
         options = self.package.ConversionOptions(**given)
         if table is not None:
-            versions = {name: getattr(self.package.ModelVersion, member) for name, member in table.items()}
+            versions = {
+                name: getattr(self.package.ModelVersion, member) for name, member in table.items()
+            }
             options = options.with_model_versions_by_name(versions)
         for name, member in aliases.items():
             options = options.with_model_alias(name, getattr(self.package.ModelVersion, member))
@@ -224,8 +230,12 @@ class Runner:
         if given.get("namespace_tool_map"):
             pairs = given["namespace_tool_map"]
             if pairs is True:
-                pairs = request_class(body_of(given)).namespace_tool_map(self.options(given.get("options")))
-            generator = generator.with_namespace_tool_map({name: tuple(pair) for name, pair in pairs.items()})
+                pairs = request_class(body_of(given)).namespace_tool_map(
+                    self.options(given.get("options"))
+                )
+            generator = generator.with_namespace_tool_map(
+                {name: tuple(pair) for name, pair in pairs.items()}
+            )
         if given.get("echo"):
             generator = generator.with_echo(request_class(body_of(given)).echo())
         options = converted.parsing_options
@@ -265,7 +275,9 @@ class Runner:
                 groups = [[item] for item in ids] if chunk.get("one_by_one") else [ids]
                 result += [chunk_class.tokens(group) for group in groups]
             elif "finish" in chunk:
-                result.append(chunk_class.finish(getattr(self.package.InferenceFinishReason, chunk["finish"])))
+                result.append(
+                    chunk_class.finish(getattr(self.package.InferenceFinishReason, chunk["finish"]))
+                )
             else:
                 raise ValueError(f"unknown chunk: {chunk}")
         return result
@@ -279,7 +291,9 @@ class Runner:
         def take(produced: list[Any]) -> None:
             per_call.append(len(produced))
             for event in produced:
-                events.append({"event": name_of(event), "data": normalized(json.loads(event.to_json()))})
+                events.append(
+                    {"event": name_of(event), "data": normalized(json.loads(event.to_json()))}
+                )
                 response.accumulate(event)
 
         try:
@@ -289,7 +303,11 @@ class Runner:
                 take(processor.push(chunk))
             take(processor.finish())
         except Exception as error:
-            return {"error": self.error("stream", error), "events": events, "finished": processor.finished}
+            return {
+                "error": self.error("stream", error),
+                "events": events,
+                "finished": processor.finished,
+            }
         return {
             "ok": {
                 "events": events,
@@ -319,7 +337,9 @@ class Runner:
         results: list[Any] = []
         for prompt_tokens, context_limit in given["cases"]:
             try:
-                results.append({"max_tokens": converted.resolve_max_tokens(prompt_tokens, context_limit)})
+                results.append(
+                    {"max_tokens": converted.resolve_max_tokens(prompt_tokens, context_limit)}
+                )
             except Exception as error:
                 results.append({"error": self.error("resolve_max_tokens", error)})
         return {"ok": results}
@@ -424,7 +444,12 @@ def image_dict(source: Any) -> dict[str, Any]:
 
 def conversation_dict(conversation: Any) -> dict[str, Any]:
     names = (
-        "thinking_mode", "tool_choice", "reasoning_effort", "response_format", "response_schema", "response_regex",
+        "thinking_mode",
+        "tool_choice",
+        "reasoning_effort",
+        "response_format",
+        "response_schema",
+        "response_regex",
     )
     return {
         "messages": [message_dict(message) for message in conversation.messages],
@@ -436,8 +461,13 @@ def conversation_dict(conversation: Any) -> dict[str, Any]:
 def inference_dict(options: Any) -> dict[str, Any]:
     names = ("max_tokens", "temperature", "top_p", "logprobs", "top_logprobs", "seed")
     constraint = options.output_constraint
-    described = None if constraint is None else {"kind": constraint.kind, "schema": constraint.schema}
-    return {**{name: rounded(getattr(options, name)) for name in names}, "output_constraint": described}
+    described = (
+        None if constraint is None else {"kind": constraint.kind, "schema": constraint.schema}
+    )
+    return {
+        **{name: rounded(getattr(options, name)) for name in names},
+        "output_constraint": described,
+    }
 
 
 def parsing_dict(options: Any) -> dict[str, Any]:
@@ -449,7 +479,9 @@ def parsing_dict(options: Any) -> dict[str, Any]:
 def comparable_error(error: dict[str, Any]) -> dict[str, Any]:
     """What of an error is compared: class, message and status; for the shape of a body only the beginning."""
     message = error["message"]
-    is_shape = error.get("stage") == "parse" or message.startswith(("invalid request body:", "invalid JSON request:"))
+    is_shape = error.get("stage") == "parse" or message.startswith(
+        ("invalid request body:", "invalid JSON request:")
+    )
     if is_shape:
         message = message.partition(":")[0]
     return {"class": error["class"], "message": message, "status_code": error.get("status_code")}
@@ -478,11 +510,15 @@ def differences(expected: Any, actual: Any, path: str = "") -> list[str]:
         return result
     if expected == actual and isinstance(expected, bool) == isinstance(actual, bool):
         return []
-    shown = [json.dumps(value, ensure_ascii=False, default=repr)[:400] for value in (expected, actual)]
+    shown = [
+        json.dumps(value, ensure_ascii=False, default=repr)[:400] for value in (expected, actual)
+    ]
     return [f"{path}: expected {shown[0]}, got {shown[1]}"]
 
 
-def check_file(runner: Runner, path: Path, limit: int) -> tuple[Counter[str], Counter[str], list[str]]:
+def check_file(
+    runner: Runner, path: Path, limit: int
+) -> tuple[Counter[str], Counter[str], list[str]]:
     """Run the cases of a file; returns counts of all and of equal cases by kind, and reports."""
     total: Counter[str] = Counter()
     equal: Counter[str] = Counter()
@@ -509,13 +545,21 @@ def main() -> int:
     """Entry point."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("tokenizer", type=Path, help="tokenizer.json that the cases were made with")
-    parser.add_argument("files", type=Path, nargs="+", help="files of cases, one JSON object per line")
-    parser.add_argument("--package", default="deepseek_recipe", help="package to run (default: %(default)s)")
     parser.add_argument(
-        "--compat", default="official", choices=["official", "default", "none"],
+        "files", type=Path, nargs="+", help="files of cases, one JSON object per line"
+    )
+    parser.add_argument(
+        "--package", default="deepseek_recipe", help="package to run (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--compat",
+        default="official",
+        choices=["official", "default", "none"],
         help="behaviour; `none` for a package without the option (default: %(default)s)",
     )
-    parser.add_argument("--limit", type=int, default=5, help="differing cases shown per file (default: %(default)s)")
+    parser.add_argument(
+        "--limit", type=int, default=5, help="differing cases shown per file (default: %(default)s)"
+    )
     arguments = parser.parse_args()
     package = importlib.import_module(arguments.package)
     compat = None if arguments.compat == "none" else arguments.compat

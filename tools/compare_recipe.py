@@ -25,12 +25,15 @@ from typing import Any
 OFFICIAL = "deepseek-recipe==0.2.0"
 MODEL = "DeepSeek-V4.1-Flash"
 #: Rows in which ours has to be at least this many times as fast; everywhere else 0.97.
-TARGETS = {"200 messages": 1.5, "8 tools": 1.5, "chunks of 64": 1.5, "chunks of 4096": 1.5, "encode": 2.0}
+TARGETS = {
+    "200 messages": 1.5,
+    "8 tools": 1.5,
+    "chunks of 64": 1.5,
+    "chunks of 4096": 1.5,
+    "encode": 2.0,
+}
 SECONDS_PER_ROUND = 0.12
-WORDS = (
-    "harbour tide light keeper storm signal vessel anchor rope chart compass north reef buoy lantern pilot cargo "
-    "ledger weather current depth fathom channel mooring beacon ferry customs inspect repair schedule crew voyage"
-).split()
+WORDS = ["harbour", "tide", "light", "keeper", "storm", "signal", "vessel", "anchor", "rope", "chart", "compass", "north", "reef", "buoy", "lantern", "pilot", "cargo", "ledger", "weather", "current", "depth", "fathom", "channel", "mooring", "beacon", "ferry", "customs", "inspect", "repair", "schedule", "crew", "voyage"]
 
 
 def words(count: int, seed: int) -> str:
@@ -49,14 +52,22 @@ def varied_text(characters: int) -> str:
         if kind == 0:
             piece = " ".join(generator.choice(WORDS) for _ in range(12)) + ". "
         elif kind == 1:
-            name = "".join(generator.choice("abcdefghijklmnopqrstuvwxyz") for _ in range(generator.randrange(3, 14)))
+            name = "".join(
+                generator.choice("abcdefghijklmnopqrstuvwxyz")
+                for _ in range(generator.randrange(3, 14))
+            )
             piece = f"def {name}(x: int) -> str:\n    return f'{{x}}' + \"{name[::-1]}\"\n"
         elif kind == 2:
             piece = f"{generator.random() * 10 ** generator.randrange(9):.4f}, "
         elif kind == 3:
             piece = "".join(chr(generator.randrange(0x4E00, 0x9FA5)) for _ in range(12)) + "。"
         elif kind == 4:
-            piece = "".join(generator.choice("aeioukrstmnlpd") for _ in range(generator.randrange(2, 12))) + " "
+            piece = (
+                "".join(
+                    generator.choice("aeioukrstmnlpd") for _ in range(generator.randrange(2, 12))
+                )
+                + " "
+            )
         else:
             piece = generator.choice(["🌊 ", "naïve café ", "\n\n", "Grüße, ", "x² ≤ ½ "])
         pieces.append(piece)
@@ -92,7 +103,9 @@ def tools(count: int) -> list[dict[str, Any]]:
 def body(messages: int, num_tools: int = 0) -> dict[str, Any]:
     """A Chat Completions body; 200 messages have about 43,800 characters of text."""
     roles = ("user", "assistant")
-    history = [{"role": roles[index % 2], "content": words(32, index)} for index in range(messages - 1)]
+    history = [
+        {"role": roles[index % 2], "content": words(32, index)} for index in range(messages - 1)
+    ]
     result: dict[str, Any] = {
         "model": MODEL,
         "messages": [{"role": "system", "content": words(32, 99)}, *history],
@@ -170,8 +183,16 @@ def encoding_rows(
     varied = chat(message).convert(options).conversation
     yield "encode, varied text", len(encoder.encode(varied)), lambda: encoder.encode(varied)
     repeated = v4.render_conversation(long).prompt
-    yield "Tokenizer.encode, 200 messages", len(tokenizer.encode(repeated)), lambda: tokenizer.encode(repeated)
-    yield "Tokenizer.encode, varied text", len(tokenizer.encode(text)), lambda: tokenizer.encode(text)
+    yield (
+        "Tokenizer.encode, 200 messages",
+        len(tokenizer.encode(repeated)),
+        lambda: tokenizer.encode(repeated),
+    )
+    yield (
+        "Tokenizer.encode, varied text",
+        len(tokenizer.encode(text)),
+        lambda: tokenizer.encode(text),
+    )
     ids = tokenizer.encode(text_output(4000))
     request = {**body(2), "stream": True}
 
@@ -208,17 +229,30 @@ def stream_rows(package: Any, options: Any) -> Iterator[tuple[str, float, Callab
         ),
         "Messages": (
             package.MessagesRequest,
-            {**body(2), "messages": body(3)["messages"][1:], "max_tokens": 9, "stream": True, "tools": message_tools},
+            {
+                **body(2),
+                "messages": body(3)["messages"][1:],
+                "max_tokens": 9,
+                "stream": True,
+                "tools": message_tools,
+            },
         ),
     }
     for size in (1, 4, 64, 4096):
         characters = {1: 2000, 4: 6000, 64: 40_000, 4096: 400_000}[size]
-        for output_name, output in (("text", text_output(characters)), ("tools", tool_output(characters))):
+        for output_name, output in (
+            ("text", text_output(characters)),
+            ("tools", tool_output(characters)),
+        ):
             pieces = [output[start : start + size] for start in range(0, len(output), size)]
             for protocol, (request_class, given) in protocols.items():
                 converted = request_class(given).convert(options)
 
-                def stream(request_class: Any = request_class, converted: Any = converted, pieces: Any = pieces) -> None:
+                def stream(
+                    request_class: Any = request_class,
+                    converted: Any = converted,
+                    pieces: Any = pieces,
+                ) -> None:
                     generator = request_class.chunk_generator(converted, "id", "model")
                     processor = package.StreamProcessor(generator, converted.parsing_options)
                     for piece in pieces:
@@ -233,7 +267,10 @@ def work(tokenizer_path: str, wanted: str) -> None:
     import deepseek_recipe
 
     iterator = (row for row in rows(deepseek_recipe, tokenizer_path) if wanted in row[0])
-    print(json.dumps({"version": deepseek_recipe.__version__, "file": deepseek_recipe.__file__}), flush=True)
+    print(
+        json.dumps({"version": deepseek_recipe.__version__, "file": deepseek_recipe.__file__}),
+        flush=True,
+    )
     units, call = 1.0, lambda: None
     for line in sys.stdin:
         if line.strip() == "next":
@@ -302,7 +339,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("tokenizer", help="tokenizer.json of a V4-series checkpoint")
     parser.add_argument("--official-env", type=Path, help="environment for DeepSeek's distribution")
-    parser.add_argument("--rounds", type=int, default=9, help="interleaved rounds per row (default: %(default)s)")
+    parser.add_argument(
+        "--rounds", type=int, default=9, help="interleaved rounds per row (default: %(default)s)"
+    )
     parser.add_argument("--rows", default="", help="only rows whose name contains this text")
     parser.add_argument("--json", type=Path, help="write the results to this file")
     parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
@@ -325,7 +364,9 @@ def main() -> int:
             order = list(workers) if round_index % 2 == 0 else list(reversed(workers))
             for name in order:
                 samples[name].append(workers[name].ask("run"))
-        ratios = [ours / theirs for ours, theirs in zip(samples["ours"], samples["official"], strict=True)]
+        ratios = [
+            ours / theirs for ours, theirs in zip(samples["ours"], samples["official"], strict=True)
+        ]
         row = {
             "row": names[0],
             "ours": statistics.median(samples["ours"]),

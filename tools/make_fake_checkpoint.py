@@ -82,7 +82,9 @@ def main() -> int:
     """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("directory", type=Path, help="directory to write")
-    parser.add_argument("--config", type=Path, help="config.json to follow; the release's when absent")
+    parser.add_argument(
+        "--config", type=Path, help="config.json to follow; the release's when absent"
+    )
     parser.add_argument("--shards", type=int, default=48, help="number of shard files")
     arguments = parser.parse_args()
     config = release_config()

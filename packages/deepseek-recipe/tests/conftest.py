@@ -19,7 +19,9 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 @pytest.fixture(scope="session")
 def checker() -> ModuleType:
     """The module behind `tools/check_recipe_vectors.py`."""
-    spec = importlib.util.spec_from_file_location("checker", REPOSITORY / "tools" / "check_recipe_vectors.py")
+    spec = importlib.util.spec_from_file_location(
+        "checker", REPOSITORY / "tools" / "check_recipe_vectors.py"
+    )
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

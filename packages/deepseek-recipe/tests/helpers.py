@@ -55,12 +55,18 @@ def convert(protocol: str, body: dict[str, Any] | None = None, **options: Any) -
 
 
 def prompt(request: Any, **arguments: Any) -> str:
-    return recipe.DeepseekV41Encoding().render_conversation(request.conversation, **arguments).prompt
+    return (
+        recipe.DeepseekV41Encoding().render_conversation(request.conversation, **arguments).prompt
+    )
 
 
 def cut(text: str, size: int | None) -> list[str]:
     """Pieces of `size` characters."""
-    return [text] if size is None else [text[start : start + size] for start in range(0, len(text), size)]
+    return (
+        [text]
+        if size is None
+        else [text[start : start + size] for start in range(0, len(text), size)]
+    )
 
 
 @dataclass
@@ -117,12 +123,18 @@ def run(
     options = request.parsing_options
     for name, value in parsing.items():
         setattr(options, name, value)
-    processor = recipe.StreamProcessor(request_class.chunk_generator(request, "id", "m"), options, tokenizer)
+    processor = recipe.StreamProcessor(
+        request_class.chunk_generator(request, "id", "m"), options, tokenizer
+    )
     events: list[Any] = []
     for piece in [pieces] if isinstance(pieces, str) else pieces:
         if processor.finished:
             break
-        chunk = recipe.InferenceChunk.text(piece) if isinstance(piece, str) else recipe.InferenceChunk.tokens(piece)
+        chunk = (
+            recipe.InferenceChunk.text(piece)
+            if isinstance(piece, str)
+            else recipe.InferenceChunk.tokens(piece)
+        )
         events += processor.push(chunk)
     if finish is not None and not processor.finished:
         events += processor.push(recipe.InferenceChunk.finish(finish))

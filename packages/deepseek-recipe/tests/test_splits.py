@@ -7,10 +7,9 @@ import re
 from typing import Any
 
 import pytest
+from helpers import REQUESTS, block, cases, convert, invoke, parameter, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from helpers import REQUESTS, block, cases, convert, invoke, parameter, run
 
 STREAMS = [*cases("stream"), *cases("stream_final")]
 BLANKS = re.compile(r"[ \n\t]+")
@@ -95,19 +94,62 @@ def test_every_split_of_every_stream_case(mode: str, request: pytest.FixtureRequ
 
 FRAGMENTS = st.sampled_from(
     [
-        "<｜DSML｜ calls>", "<｜DSML｜tool_calls>", '<｜DSML｜ invoke name="', "tide", '">', "</｜DSML｜ invoke>", "\n",
-        '<｜DSML｜ parameter name="', '" string="true">', '" string="false">', "</｜DSML｜ parameter>", "</｜DSML｜ calls>",
-        "</think>", "<think>", "<｜DSML｜", "｜DSML｜", "<", "</", "<｜", "```json\n", "```", "{", "[1, 2]", "\n\n", " ",
-        "\\", '"', "</｜DSML｜ par", "<｜DSML", "🌊", "潮", "\u0000", "STOP", "STO", "tool_calls>", "null", "1e5", "}",
+        "<｜DSML｜ calls>",
+        "<｜DSML｜tool_calls>",
+        '<｜DSML｜ invoke name="',
+        "tide",
+        '">',
+        "</｜DSML｜ invoke>",
+        "\n",
+        '<｜DSML｜ parameter name="',
+        '" string="true">',
+        '" string="false">',
+        "</｜DSML｜ parameter>",
+        "</｜DSML｜ calls>",
+        "</think>",
+        "<think>",
+        "<｜DSML｜",
+        "｜DSML｜",
+        "<",
+        "</",
+        "<｜",
+        "```json\n",
+        "```",
+        "{",
+        "[1, 2]",
+        "\n\n",
+        " ",
+        "\\",
+        '"',
+        "</｜DSML｜ par",
+        "<｜DSML",
+        "🌊",
+        "潮",
+        "\u0000",
+        "STOP",
+        "STO",
+        "tool_calls>",
+        "null",
+        "1e5",
+        "}",
     ]
 )
 OUTPUTS = st.lists(st.one_of(FRAGMENTS, st.text(max_size=4)), max_size=30).map("".join)
 WELL_FORMED = st.lists(
-    st.tuples(st.sampled_from(["tide", "other"]), st.text(max_size=12), st.sampled_from(["1", "[1]", '{"a": 2}', "tru"])),
+    st.tuples(
+        st.sampled_from(["tide", "other"]),
+        st.text(max_size=12),
+        st.sampled_from(["1", "[1]", '{"a": 2}', "tru"]),
+    ),
     min_size=1,
     max_size=4,
 ).map(
-    lambda calls: "Well.\n\n" + block(*(invoke(name, parameter("a", a), parameter("b", b, "false")) for name, a, b in calls))
+    lambda calls: (
+        "Well.\n\n"
+        + block(
+            *(invoke(name, parameter("a", a), parameter("b", b, "false")) for name, a, b in calls)
+        )
+    )
 )
 
 

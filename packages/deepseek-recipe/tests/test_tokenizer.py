@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 import tokenizers
+from helpers import MODEL, convert, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import deepseek_recipe as recipe
-from helpers import MODEL, convert, run
 
 
 @pytest.fixture(scope="session")
@@ -40,18 +40,25 @@ def test_texts(tokenizer: recipe.Tokenizer, oracle: tokenizers.Tokenizer, text: 
 
 @settings(max_examples=600, deadline=None)
 @given(text=st.text(max_size=200))
-def test_random_unicode(tokenizer: recipe.Tokenizer, oracle: tokenizers.Tokenizer, text: str) -> None:
+def test_random_unicode(
+    tokenizer: recipe.Tokenizer, oracle: tokenizers.Tokenizer, text: str
+) -> None:
     ids = tokenizer.encode(text)
     assert ids == ids_of(oracle, text)
     assert tokenizer.decode(ids) == text
 
 
-ALPHABET = st.sampled_from(list("abcdefgxyzABC 0123456789.,!?'\"(){}[]<>/\\|_-+=\n\t\r") + ["的", "是", "ß", "é", "🙂", "｜", "　"])
+ALPHABET = st.sampled_from(
+    list("abcdefgxyzABC 0123456789.,!?'\"(){}[]<>/\\|_-+=\n\t\r")
+    + ["的", "是", "ß", "é", "🙂", "｜", "　"]
+)
 
 
 @settings(max_examples=600, deadline=None)
 @given(text=st.lists(ALPHABET, max_size=120).map("".join))
-def test_random_everyday_text(tokenizer: recipe.Tokenizer, oracle: tokenizers.Tokenizer, text: str) -> None:
+def test_random_everyday_text(
+    tokenizer: recipe.Tokenizer, oracle: tokenizers.Tokenizer, text: str
+) -> None:
     assert tokenizer.encode(text) == ids_of(oracle, text)
 
 
@@ -83,19 +90,30 @@ def test_a_literal_marker_in_user_text_becomes_ordinary_ids(tokenizer: recipe.To
 
 
 @settings(max_examples=150, deadline=None)
-@given(text=st.text(alphabet=st.sampled_from(list("ab 🌊潮👩‍👧é\n<")), max_size=40), size=st.integers(1, 4))
-def test_streamed_ids_never_split_a_character(tokenizer: recipe.Tokenizer, text: str, size: int) -> None:
+@given(
+    text=st.text(alphabet=st.sampled_from(list("ab 🌊潮👩‍👧é\n<")), max_size=40),
+    size=st.integers(1, 4),
+)
+def test_streamed_ids_never_split_a_character(
+    tokenizer: recipe.Tokenizer, text: str, size: int
+) -> None:
     ids = tokenizer.encode(text)
     groups = [ids[start : start + size] for start in range(0, len(ids), size)]
     outcome = run(groups, tokenizer=tokenizer)
     assert outcome.content == text.lstrip("\n") or outcome.content == text
-    deltas = [choice["delta"].get("content") for event in outcome.events for choice in event["choices"]]
+    deltas = [
+        choice["delta"].get("content") for event in outcome.events for choice in event["choices"]
+    ]
     assert not any("\ufffd" in delta for delta in deltas if delta)
 
 
 def test_an_incomplete_character_is_released_at_the_end(tokenizer: recipe.Tokenizer) -> None:
     ids = tokenizer.encode("é🌊")
-    short = next(ids[:count] for count in range(len(ids), 0, -1) if tokenizer.decode(ids[:count]).endswith("\ufffd"))
+    short = next(
+        ids[:count]
+        for count in range(len(ids), 0, -1)
+        if tokenizer.decode(ids[:count]).endswith("\ufffd")
+    )
     outcome = run([short], tokenizer=tokenizer)
     assert outcome.content == "é\ufffd"
     assert outcome.response["usage"]["completion_tokens"] == len(short)
@@ -107,7 +125,14 @@ def test_ids_without_a_tokenizer_say_so() -> None:
 
 
 def test_a_broken_tokenizer_file_is_refused(tmp_path: Path) -> None:
-    for text in ("", "{", "[]", "{}", '{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": ["b c"]}}', '{"model": 3}'):
+    for text in (
+        "",
+        "{",
+        "[]",
+        "{}",
+        '{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": ["b c"]}}',
+        '{"model": 3}',
+    ):
         with pytest.raises((ValueError, RuntimeError)):
             recipe.Tokenizer.from_str(text)
     with pytest.raises((OSError, ValueError, RuntimeError)):

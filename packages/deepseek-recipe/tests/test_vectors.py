@@ -7,14 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from helpers import VECTORS
 
 FILES = sorted(VECTORS.glob("*.jsonl"))
 
 
 def test_number_of_cases() -> None:
-    lines = [line for path in FILES for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
+    lines = [
+        line
+        for path in FILES
+        for line in path.read_text(encoding="utf-8").split("\n")
+        if line.strip()
+    ]
     assert len(lines) == 747
     assert len({json.loads(line)["id"] for line in lines}) == 747
 

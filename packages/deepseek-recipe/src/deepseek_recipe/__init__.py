@@ -19,8 +19,8 @@ from deepseek_recipe._recipe import (
     ConversionError,
     ConversionOptions,
     DataUrlImageSource,
-    DeepseekV41Encoding,
     DeepseekV4Encoding,
+    DeepseekV41Encoding,
     ImageError,
     ImageInfo,
     ImageQuota,
@@ -71,6 +71,7 @@ from deepseek_recipe.chat import RenderedChat, parse_chat, render_chat, stream_c
 from deepseek_recipe.store import InMemoryResponseStore, ResponseStore
 
 __all__ = [
+    "IMAGE_SPECIAL_TOKEN_ID",
     "AssistantMessage",
     "BytesImageSource",
     "CalcResizeError",
@@ -83,9 +84,8 @@ __all__ = [
     "ConversionError",
     "ConversionOptions",
     "DataUrlImageSource",
-    "DeepseekV41Encoding",
     "DeepseekV4Encoding",
-    "IMAGE_SPECIAL_TOKEN_ID",
+    "DeepseekV41Encoding",
     "ImageError",
     "ImageInfo",
     "ImageQuota",

@@ -87,7 +87,9 @@ def render_chat(
         body["tools"] = list(tools)
     request = ChatCompletionRequest(body).convert(options)
     is_v4 = version == ModelVersion.DeepseekV4Pro
-    encoding: DeepseekV4Encoding | DeepseekV41Encoding = DeepseekV4Encoding() if is_v4 else DeepseekV41Encoding()
+    encoding: DeepseekV4Encoding | DeepseekV41Encoding = (
+        DeepseekV4Encoding() if is_v4 else DeepseekV41Encoding()
+    )
     encoding = encoding.with_special_tokens(options.special_tokens)
     rendered = encoding.render_conversation(
         request.conversation,

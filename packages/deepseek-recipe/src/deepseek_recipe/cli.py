@@ -32,7 +32,9 @@ def protocol_of(body: Any) -> str:
     if "input" in body or "instructions" in body:
         return "responses"
     tools = body.get("tools") or []
-    is_messages = "system" in body or any("input_schema" in tool for tool in tools if isinstance(tool, dict))
+    is_messages = "system" in body or any(
+        "input_schema" in tool for tool in tools if isinstance(tool, dict)
+    )
     return "messages" if is_messages else "chat"
 
 
@@ -54,7 +56,11 @@ def read(path: str) -> str:
 
 def encoder(request: Any, version: str) -> recipe.DeepseekV4Encoding | recipe.DeepseekV41Encoding:
     """The encoder of the asked version, by default that of the request's model."""
-    is_v4 = version == "v4" or version == "auto" and request.model_version == recipe.ModelVersion.DeepseekV4Pro
+    is_v4 = (
+        version == "v4"
+        or (version == "auto"
+        and request.model_version == recipe.ModelVersion.DeepseekV4Pro)
+    )
     return recipe.DeepseekV4Encoding() if is_v4 else recipe.DeepseekV41Encoding()
 
 
@@ -93,9 +99,22 @@ def parse(arguments: argparse.Namespace) -> str:
 def explain(arguments: argparse.Namespace) -> str:
     """What a request became: messages, tools, sampling values, constraint, parsing, and what was dropped."""
     protocol, request = convert(arguments)
-    conversation, inference, parsing = request.conversation, request.inference_options, request.parsing_options
+    conversation, inference, parsing = (
+        request.conversation,
+        request.inference_options,
+        request.parsing_options,
+    )
     constraint = inference.output_constraint
-    names = ("max_tokens", "temperature", "top_p", "logprobs", "top_logprobs", "seed", "n", "parallel_tool_calls")
+    names = (
+        "max_tokens",
+        "temperature",
+        "top_p",
+        "logprobs",
+        "top_logprobs",
+        "seed",
+        "n",
+        "parallel_tool_calls",
+    )
     stage = parsing.thinking_initial_stage
     return indented(
         {
@@ -109,7 +128,8 @@ def explain(arguments: argparse.Namespace) -> str:
             "tool_choice": conversation.tool_choice,
             "response_format": conversation.response_format,
             "inference_options": {name: getattr(inference, name) for name in names},
-            "output_constraint": constraint and {"kind": constraint.kind, "schema": constraint.schema},
+            "output_constraint": constraint
+            and {"kind": constraint.kind, "schema": constraint.schema},
             "parsing_options": {
                 "parse_tool_calls": parsing.parse_tool_calls,
                 "starts_in_tool_calls": parsing.starts_in_tool_calls,
@@ -129,8 +149,12 @@ def indented(value: Any) -> str:
 
 def argument_parser() -> argparse.ArgumentParser:
     """The command line's grammar."""
-    parser = argparse.ArgumentParser(prog="deepseek_recipe", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--version-info", action="version", version=recipe.__version__, help="print the version")
+    parser = argparse.ArgumentParser(
+        prog="deepseek_recipe", description=(__doc__ or "").splitlines()[0]
+    )
+    parser.add_argument(
+        "--version-info", action="version", version=recipe.__version__, help="print the version"
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     for name, run, text in (
         ("render", render, "print the prompt of a request"),
@@ -139,24 +163,40 @@ def argument_parser() -> argparse.ArgumentParser:
     ):
         command = commands.add_parser(name, help=text)
         command.set_defaults(run=run)
-        command.add_argument("request", help="request body as JSON: a file, or - for standard input")
         command.add_argument(
-            "--protocol", choices=["auto", *PROTOCOLS], default="auto", help="protocol (default: %(default)s)"
+            "request", help="request body as JSON: a file, or - for standard input"
         )
         command.add_argument(
-            "--compat", choices=["default", "official"], default="default", help="behaviour (default: %(default)s)"
+            "--protocol",
+            choices=["auto", *PROTOCOLS],
+            default="auto",
+            help="protocol (default: %(default)s)",
+        )
+        command.add_argument(
+            "--compat",
+            choices=["default", "official"],
+            default="default",
+            help="behaviour (default: %(default)s)",
         )
         if name == "render":
             command.add_argument(
-                "--version", choices=["auto", "v4", "v4.1"], default="auto", help="format (default: by model)"
+                "--version",
+                choices=["auto", "v4", "v4.1"],
+                default="auto",
+                help="format (default: by model)",
             )
             command.add_argument("--mark", action="store_true", help="show special tokens in ⟦⟧")
-            command.add_argument("--strict-markers", action="store_true", help="refuse markers in messages")
+            command.add_argument(
+                "--strict-markers", action="store_true", help="refuse markers in messages"
+            )
         if name == "parse":
             command.add_argument("output", help="model output: a file, or - for standard input")
             command.add_argument("--events", action="store_true", help="print events, one a line")
             command.add_argument(
-                "--finish", choices=list(FINISH_REASONS), default="stop", help="why it ended (default: %(default)s)"
+                "--finish",
+                choices=list(FINISH_REASONS),
+                default="stop",
+                help="why it ended (default: %(default)s)",
             )
     return parser
 

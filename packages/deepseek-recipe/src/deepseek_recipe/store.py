@@ -31,7 +31,9 @@ class InMemoryResponseStore:
         """Return the stored items of a response, or `None`."""
         return self._items.get(response_id)
 
-    def save(self, response_id: str, request: ConversationRequest, response: ResponsesResponse) -> None:
+    def save(
+        self, response_id: str, request: ConversationRequest, response: ResponsesResponse
+    ) -> None:
         """Keep a finished response: the input of its request followed by its output.
 
         A request that was converted without `store`, `previous_response_id` or `conversation` carries no
