@@ -1,9 +1,9 @@
 """Run golden cases of protocol conversion and report the differences.
 
-    python tools/check_recipe_vectors.py TOKENIZER_JSON FILE.jsonl... [--package NAME] [--compat MODE]
+    python tools/check_recipe_vectors.py TOKENIZER_JSON FILE.jsonl... [--package P] [--compat MODE]
 
-Each line of a file is a case: `id`, `kind`, `input`, `expected`. The command prints how many cases of each file
-and kind are equal, the first differences, and ends with status 1 if any case differs.
+Each line of a file is a case: `id`, `kind`, `input`, `expected`. The command prints how many cases
+of each file and kind are equal, the first differences, and ends with status 1 if any case differs.
 """
 
 from __future__ import annotations
@@ -93,6 +93,7 @@ class Runner:
         return result
 
     def special_tokens(self, spellings: dict[str, str] | None) -> Any:
+        """Build special tokens, with other spellings where some are given."""
         return self.package.SpecialTokens(**(spellings or {}))
 
     def options(self, given: dict[str, Any] | None) -> Any:
@@ -135,6 +136,7 @@ class Runner:
         return result
 
     def run_convert(self, given: dict[str, Any]) -> Any:
+        """Convert a request and describe what came of it."""
         request_class, _ = self.protocols[given["protocol"]]
         stage = "parse"
         try:
@@ -171,6 +173,7 @@ class Runner:
         return self.package.Conversation(messages, tools=tools, **given)
 
     def message(self, given: dict[str, Any]) -> Any:
+        """Build a message of a conversation from its description."""
         given = dict(given)
         role = given.pop("role")
         if given.get("image_sources") is not None:
@@ -189,6 +192,7 @@ class Runner:
         return classes[role](**given)
 
     def image(self, given: dict[str, Any]) -> Any:
+        """Build an image source from its description."""
         kind = given["kind"]
         keywords = {name: given[name] for name in ("detail", "path") if name in given}
         if kind == "url":
@@ -198,6 +202,7 @@ class Runner:
         return self.package.BytesImageSource(bytes.fromhex(given["data_hex"]), **keywords)
 
     def run_direct(self, given: dict[str, Any]) -> Any:
+        """Render a conversation that was built by hand."""
         try:
             conversation = self.conversation(given["conversation"])
             prompts = self.prompts(conversation, given.get("special_tokens"))
@@ -206,6 +211,7 @@ class Runner:
         return {"ok": {"response_format": conversation.response_format, "prompts": prompts}}
 
     def run_encode(self, given: dict[str, Any]) -> Any:
+        """Encode a prompt to token ids."""
         if "text" in given:
             return {"ok": {"ids": self.tokenizer.encode(given["text"])}}
         tokenizer = self.patched_tokenizer if given.get("system_token_patch") else self.tokenizer
@@ -283,6 +289,7 @@ class Runner:
         return result
 
     def run_stream(self, given: dict[str, Any], split: Any = None) -> Any:
+        """Feed chunks of output and describe every event, and the final response."""
         processor, response = self.processor(given)
         name_of, done = type(response).sse_event_name, type(response).sse_done_data()
         events: list[Any] = []
@@ -319,6 +326,7 @@ class Runner:
         }
 
     def run_stream_final(self, given: dict[str, Any]) -> Any:
+        """Feed chunks of output and describe the final response."""
         responses = []
         for split in given["splits"]:
             result = self.run_stream(given, split)
@@ -332,6 +340,7 @@ class Runner:
         return {"ok": {"invariant": False, "responses": responses}}
 
     def run_resolve_max_tokens(self, given: dict[str, Any]) -> Any:
+        """Resolve the token limit of a request."""
         request_class, _ = self.protocols[given["protocol"]]
         converted = request_class(body_of(given)).convert(self.options(given.get("options")))
         results: list[Any] = []
@@ -345,6 +354,7 @@ class Runner:
         return {"ok": results}
 
     def run_lifecycle(self, given: dict[str, Any]) -> Any:
+        """Call a processor in the given order and describe what each call does."""
         processor, _ = self.processor(given)
         results: list[Any] = []
         for operation in given["ops"]:
@@ -364,6 +374,7 @@ class Runner:
         return {"ok": results}
 
     def run_image_tokens(self, given: dict[str, Any]) -> Any:
+        """Count the tokens of an image size."""
         return {
             "ok": [
                 self.package.MultiModalData(
@@ -399,19 +410,23 @@ def pieces(text: str, how: Any) -> list[str]:
 
 
 def member_name(member: Any) -> str | None:
+    """Name the member of an enumeration."""
     return None if member is None else repr(member).rpartition(".")[2]
 
 
 def echo_dict(echo: Any) -> dict[str, Any]:
+    """Describe the request fields that a response repeats."""
     names = ("instructions", "max_output_tokens", "temperature", "top_p", "top_logprobs", "user")
     return {name: rounded(getattr(echo, name)) for name in names}
 
 
 def rounded(value: Any) -> Any:
+    """Round floats as the cases do."""
     return round(value, 6) if isinstance(value, float) else value
 
 
 def tool_dict(tool: Any) -> dict[str, Any]:
+    """Describe a tool."""
     names = ("name", "description", "parameters", "strict", "defer_loading")
     return {name: getattr(tool, name) for name in names}
 
@@ -436,6 +451,7 @@ def message_dict(message: Any) -> dict[str, Any]:
 
 
 def image_dict(source: Any) -> dict[str, Any]:
+    """Describe an image source."""
     result = {"kind": source.kind, "detail": source.detail, "path": source.path}
     name = "data" if source.kind == "bytes" else source.kind
     result[name] = getattr(source, name)
@@ -443,6 +459,7 @@ def image_dict(source: Any) -> dict[str, Any]:
 
 
 def conversation_dict(conversation: Any) -> dict[str, Any]:
+    """Describe a conversation."""
     names = (
         "thinking_mode",
         "tool_choice",
@@ -459,6 +476,7 @@ def conversation_dict(conversation: Any) -> dict[str, Any]:
 
 
 def inference_dict(options: Any) -> dict[str, Any]:
+    """Describe inference options."""
     names = ("max_tokens", "temperature", "top_p", "logprobs", "top_logprobs", "seed")
     constraint = options.output_constraint
     described = (
@@ -471,13 +489,14 @@ def inference_dict(options: Any) -> dict[str, Any]:
 
 
 def parsing_dict(options: Any) -> dict[str, Any]:
+    """Describe parsing options."""
     names = ("parse_tool_calls", "starts_in_tool_calls", "parse_json_output", "stop_sequences")
     stage = member_name(options.thinking_initial_stage)
     return {**{name: getattr(options, name) for name in names}, "thinking_initial_stage": stage}
 
 
 def comparable_error(error: dict[str, Any]) -> dict[str, Any]:
-    """What of an error is compared: class, message and status; for the shape of a body only the beginning."""
+    """Keep what is compared: class, message, status; of a body's shape only the beginning."""
     message = error["message"]
     is_shape = error.get("stage") == "parse" or message.startswith(
         ("invalid request body:", "invalid JSON request:")

@@ -2,9 +2,10 @@
 
     python tools/compare_recipe.py TOKENIZER_JSON [--json FILE] [--rounds N] [--rows TEXT]
 
-Two worker processes, one per package, answer the same rows in turns, so that both see the same machine load. DeepSeek's
-distribution is installed into an environment of its own, given by `--official-env` or made beside the results. Every
-row is the median of interleaved rounds, as operations or units per second; the ratio is ours over theirs.
+Two worker processes, one per package, answer the same rows in turns, so that both see the same
+machine load. DeepSeek's distribution is installed into an environment of its own, given by
+`--official-env` or made beside the results. Every row is the median of interleaved rounds, as
+operations or units per second; the ratio is ours over theirs.
 """
 
 from __future__ import annotations
@@ -33,7 +34,40 @@ TARGETS = {
     "encode": 2.0,
 }
 SECONDS_PER_ROUND = 0.12
-WORDS = ["harbour", "tide", "light", "keeper", "storm", "signal", "vessel", "anchor", "rope", "chart", "compass", "north", "reef", "buoy", "lantern", "pilot", "cargo", "ledger", "weather", "current", "depth", "fathom", "channel", "mooring", "beacon", "ferry", "customs", "inspect", "repair", "schedule", "crew", "voyage"]
+WORDS = [
+    "harbour",
+    "tide",
+    "light",
+    "keeper",
+    "storm",
+    "signal",
+    "vessel",
+    "anchor",
+    "rope",
+    "chart",
+    "compass",
+    "north",
+    "reef",
+    "buoy",
+    "lantern",
+    "pilot",
+    "cargo",
+    "ledger",
+    "weather",
+    "current",
+    "depth",
+    "fathom",
+    "channel",
+    "mooring",
+    "beacon",
+    "ferry",
+    "customs",
+    "inspect",
+    "repair",
+    "schedule",
+    "crew",
+    "voyage",
+]
 
 
 def words(count: int, seed: int) -> str:
