@@ -1,8 +1,8 @@
 """Protocol conversion for DeepSeek V4 and V4.1.
 
-Requests of the Chat Completions, Responses and Messages protocols become prompts; model output becomes the
-events and responses of the same protocol. The names are those of the package of the same name by DeepSeek
-(0.2.0), with additions.
+Requests of the Chat Completions, Responses and Messages protocols become prompts; model output
+becomes the events and responses of the same protocol. The names are those of the package of the
+same name by DeepSeek (0.2.0), with additions.
 """
 
 from deepseek_recipe._recipe import (

@@ -1,4 +1,4 @@
-"""Download of tokenizer files, apart from the rest because it needs the network and another package."""
+"""Download of tokenizer files, apart from the rest: it needs the network and another package."""
 
 from __future__ import annotations
 

@@ -73,8 +73,8 @@ def render_chat(
         add_generation_prompt: Open the assistant's turn at the end.
         continue_final_message: Leave the last assistant message open instead.
         strict_markers: Refuse messages that spell a special token.
-        **members: Further members of the request, for example `thinking`, `reasoning_effort`, `tool_choice`,
-            `response_format`, `stop`, `temperature`.
+        **members: Further members of the request, for example `thinking`, `reasoning_effort`,
+            `tool_choice`, `response_format`, `stop`, `temperature`.
 
     Raises:
         ValueError: The messages have the wrong shape, or, as `MarkerError`, spell a marker.

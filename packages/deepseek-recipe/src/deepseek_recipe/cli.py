@@ -1,7 +1,7 @@
 """Command line: requests to prompts, output to responses, and what a request became.
 
-Input is read from a file or from standard input, results go to standard output. Exit status: 0 good, 1 the
-request or output was refused, 2 wrong use.
+Input is read from a file or from standard input, results go to standard output. Exit status: 0
+good, 1 the request or output was refused, 2 wrong use.
 """
 
 from __future__ import annotations
@@ -56,10 +56,8 @@ def read(path: str) -> str:
 
 def encoder(request: Any, version: str) -> recipe.DeepseekV4Encoding | recipe.DeepseekV41Encoding:
     """The encoder of the asked version, by default that of the request's model."""
-    is_v4 = (
-        version == "v4"
-        or (version == "auto"
-        and request.model_version == recipe.ModelVersion.DeepseekV4Pro)
+    is_v4 = version == "v4" or (
+        version == "auto" and request.model_version == recipe.ModelVersion.DeepseekV4Pro
     )
     return recipe.DeepseekV4Encoding() if is_v4 else recipe.DeepseekV41Encoding()
 
@@ -97,7 +95,7 @@ def parse(arguments: argparse.Namespace) -> str:
 
 
 def explain(arguments: argparse.Namespace) -> str:
-    """What a request became: messages, tools, sampling values, constraint, parsing, and what was dropped."""
+    """What a request became: messages, tools, sampling, constraint, parsing, what was dropped."""
     protocol, request = convert(arguments)
     conversation, inference, parsing = (
         request.conversation,

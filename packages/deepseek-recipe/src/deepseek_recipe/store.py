@@ -11,10 +11,13 @@ Item = dict[str, Any]
 
 
 class ResponseStore(Protocol):
-    """What `ResponsesRequest.convert(options, store)` asks of a store. Saving is the caller's business."""
+    """What `ResponsesRequest.convert(options, store)` asks of a store. The caller saves."""
 
     def load(self, response_id: str) -> list[Item] | None:
-        """Return the items of a response or conversation: its whole input, then its output; `None` if unknown."""
+        """Return the items of a response or conversation, or `None` if it is unknown.
+
+        They are its whole input, then its output.
+        """
 
 
 class InMemoryResponseStore:
@@ -36,8 +39,8 @@ class InMemoryResponseStore:
     ) -> None:
         """Keep a finished response: the input of its request followed by its output.
 
-        A request that was converted without `store`, `previous_response_id` or `conversation` carries no
-        input items, and nothing is kept.
+        A request that was converted without `store`, `previous_response_id` or `conversation`
+        carries no input items, and nothing is kept.
         """
         history = request.history_json()
         if history is None:
