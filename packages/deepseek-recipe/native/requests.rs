@@ -1,5 +1,6 @@
 //! Request classes.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use pyo3::prelude::*;
@@ -111,11 +112,17 @@ impl MessagesRequest {
 /// A store written in Python: `load(response_id)` gives a list of items or `None`.
 struct PythonStore<'py> {
     store: Bound<'py, PyAny>,
+    /// What the store raised, to be raised again instead of a refusal of the request.
+    raised: RefCell<Option<PyErr>>,
 }
 
 impl ResponseStore for PythonStore<'_> {
     fn load(&self, id: &str) -> Result<Option<Vec<Value<'static>>>, StoreError> {
-        let failed = |error: PyErr| StoreError { message: error.to_string() };
+        let failed = |error: PyErr| {
+            let message = error.to_string();
+            self.raised.replace(Some(error));
+            StoreError { message }
+        };
         let items = self.store.call_method1("load", (id,)).map_err(failed)?;
         if items.is_none() {
             return Ok(None);
@@ -158,7 +165,14 @@ impl ResponsesRequest {
         let request = self.inner.take().ok_or_else(|| consumed(CONSUMED))?;
         let inner = &options.inner;
         let result = match store {
-            Some(store) => request.convert(inner, Some(&PythonStore { store })),
+            Some(store) => {
+                let store = PythonStore { store, raised: RefCell::default() };
+                let result = request.convert(inner, Some(&store));
+                if let Some(error) = store.raised.take() {
+                    return Err(error);
+                }
+                result
+            }
             None => maybe_detached(py, self.size, || request.convert(inner, None)),
         };
         converted(py, result, &options)
