@@ -1,6 +1,7 @@
 """`di bench`: the numbers are there, add up, and wrong sizes are refused."""
 
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -51,3 +52,53 @@ def test_a_prompt_beyond_the_model_is_wrong_use(
         main()
     assert stopped.value.code == 2
     assert "`model.max_model_len` is 256" in capsys.readouterr().err
+
+
+def test_overlap_needs_no_model_and_writes_a_trace(tmp_path: Path) -> None:
+    file = tmp_path / "trace.json"
+    arguments = ["--forward-ms", "2", "--sampling-ms", "1", "-b", "2", "--num-steps", "6"]
+    result = RUNNER.invoke(app, ["bench", "overlap", *arguments, "--json", "--trace", str(file)])
+    assert result.exit_code == 0, result.output
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [line["overlap"] for line in lines] == [False, True]
+    for line in lines:
+        assert line["ratio"] >= 1
+        assert line["forward_ms"] == pytest.approx(2)
+        assert line["sampling_ms"] == pytest.approx(1)
+    names = {event["name"] for event in json.loads(file.read_text())["traceEvents"]}
+    assert {"plan", "launch", "wait", "account", "sample", "forward", "sampling"} <= names
+
+
+@pytest.mark.slow
+def test_a_trace_of_decode_steps(tmp_path: Path) -> None:
+    file = tmp_path / "trace.json"
+    arguments = ["decode", "--num-steps", "2", "--num-warmup", "1", *SMALL, "--json"]
+    result = RUNNER.invoke(app, ["bench", *arguments, "--trace", str(file)])
+    assert result.exit_code == 0, result.output
+    account = json.loads(result.stdout)["account"]
+    assert account["h1_ms"] > 0
+    assert account == json.loads(file.read_text())["account"]
+
+
+@pytest.mark.slow
+def test_determinism_finds_no_difference(tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("Once upon a time\ndef f(x):\n")
+    arguments = ["--prompts", str(prompts), "--deterministic", "--arithmetic", "float32"]
+    limits = ["--max-tokens", "4", "--max-running", "4", "--max-model-len", "256"]
+    result = RUNNER.invoke(app, ["bench", "determinism", *arguments, *limits])
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("no difference: 2 prompts, 8 tokens")
+
+
+@pytest.mark.slow
+def test_agents_compute_less_with_snapshots() -> None:
+    sizes = ["--num-sessions", "2", "--num-turns", "2", "--system-len", "500", "--turn-len", "40"]
+    limits = ["--max-running", "4", "--max-model-len", "1024", "--output-len", "2", "--quiet"]
+    result = RUNNER.invoke(app, ["bench", "agents", *sizes, *limits, "--json"])
+    assert result.exit_code == 0, result.output
+    by_mode = {line["mode"]: line for line in map(json.loads, result.stdout.splitlines())}
+    assert by_mode["off"]["share_of_ideal"] == 0
+    computed = {mode: line["computed_tokens"] for mode, line in by_mode.items()}
+    assert computed["snapshots"] < computed["exact replay"] < computed["off"]
+    assert len({line["prompt_tokens"] for line in by_mode.values()}) == 1

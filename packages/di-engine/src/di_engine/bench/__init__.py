@@ -1,7 +1,16 @@
 """Benchmarks of the whole engine. Each is a function that returns plain values for JSON."""
 
+from di_engine.bench.agents import AgentSettings, bench_agents
 from di_engine.bench.determinism import check_determinism
 from di_engine.bench.simulated import bench_overlap
 from di_engine.bench.throughput import BenchSettings, bench_decode, bench_prefill
 
-__all__ = ["BenchSettings", "bench_decode", "bench_overlap", "bench_prefill", "check_determinism"]
+__all__ = [
+    "AgentSettings",
+    "BenchSettings",
+    "bench_agents",
+    "bench_decode",
+    "bench_overlap",
+    "bench_prefill",
+    "check_determinism",
+]

@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from di_engine.bench.variants import variant
 from di_engine.config import EngineConfig
 from di_engine.errors import InvalidRequestError
 from di_engine.llm.llm import LLM, ParamsLike
 
 __all__ = ["Difference", "check_determinism", "describe"]
 
-_REBUILT = {
+_REBUILT: dict[str, dict[str, Any]] = {
     "re-chunked": {"max_tokens_per_step": 32, "max_running": 32},
     "synchronous": {"overlap": False},
 }
@@ -59,7 +60,7 @@ def check_determinism(
     """
     if not prompts:
         raise InvalidRequestError("no prompt to compare: give at least one", param="prompts")
-    with LLM(_changed(config, prefix_cache=False)) as llm:
+    with LLM(variant(config, prefix_cache=False)) as llm:
         expected = _alone(llm, prompts, params)
     differences: list[Difference] = []
     runs = ["alone"]
@@ -71,13 +72,13 @@ def check_determinism(
             if difference is not None:
                 differences.append(difference)
 
-    with LLM(_changed(config, prefix_cache=True)) as llm:
+    with LLM(variant(config, prefix_cache=True)) as llm:
         compare("cold", _alone(llm, prompts, params))
         compare("warm", _alone(llm, prompts, params))
         compare("in company", _together(llm, prompts, params))
         compare("in company, backwards", _together(llm, prompts[::-1], params[::-1])[::-1])
     for run, changes in _REBUILT.items():
-        with LLM(_changed(config, **changes)) as llm:
+        with LLM(variant(config, **changes)) as llm:
             compare(run, _together(llm, prompts, params))
     return {
         "benchmark": "determinism",
@@ -87,16 +88,6 @@ def check_determinism(
         "runs": runs,
         "differences": [asdict(difference) for difference in differences],
     }
-
-
-def _changed(config: EngineConfig, **fields: Any) -> EngineConfig:
-    """A configuration with some fields replaced; derived sizes are derived again."""
-    given = {path: v for path, v in config.values().items() if config.origins()[path] != "default"}
-    names = EngineConfig.fields()
-    for leaf, value in fields.items():
-        path = next(name for name in names if name.rsplit(".", 1)[-1] == leaf)
-        given[path] = value
-    return EngineConfig.load(overrides=given, environ={}, override_origin="argument")
 
 
 def _alone(llm: LLM, prompts: Sequence[Any], params: Sequence[ParamsLike]) -> list[list[int]]:

@@ -1,4 +1,4 @@
-"""`di bench decode|prefill|overlap|determinism`: speed, where the time goes, same tokens."""
+"""`di bench decode|prefill|overlap|agents|determinism`: speed, where the time goes, same tokens."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ import typer
 from rich.table import Table
 
 from di_engine.bench import (
+    AgentSettings,
     BenchSettings,
+    bench_agents,
     bench_decode,
     bench_overlap,
     bench_prefill,
     check_determinism,
 )
+from di_engine.bench.agents import MODES
 from di_engine.bench.determinism import describe
 from di_engine.cli.app import app
 from di_engine.cli.console import load_progress, note, stdout
@@ -27,7 +30,7 @@ from di_engine.config import EngineConfig
 from di_engine.core.assembly import EngineParts, assemble
 from di_engine.core.trace import StepTrace
 
-__all__ = ["decode", "determinism", "overlap", "prefill"]
+__all__ = ["agents", "decode", "determinism", "overlap", "prefill"]
 
 bench_app = typer.Typer(help="Measure the engine.", no_args_is_help=True)
 app.add_typer(bench_app, name="bench")
@@ -146,6 +149,30 @@ def determinism(
     sys.stdout.write((json.dumps(report) if as_json else describe(report)) + "\n")
     if report["differences"]:
         raise typer.Exit(1)
+
+
+@bench_app.command()
+@with_engine_options
+def agents(
+    num_sessions: Annotated[int, typer.Option(min=1, help="Agents side by side.")] = 4,
+    num_turns: Annotated[int, typer.Option(min=1, help="Requests of each.")] = 4,
+    system_len: Annotated[int, typer.Option(min=1, help="Tokens that all begin with.")] = 600,
+    turn_len: Annotated[int, typer.Option(min=1, help="Tokens that a turn adds.")] = 120,
+    output_len: Annotated[int, typer.Option(min=1, help="Tokens of each answer.")] = 16,
+    as_json: _AsJson = False,
+    quiet: _Quiet = False,
+    *,
+    config: EngineConfig,
+) -> None:
+    """Measure what the prefix cache saves in multi-turn conversations, in each mode."""
+    settings = AgentSettings(num_sessions, num_turns, system_len, turn_len, output_len)
+    for mode in MODES:
+        note(f"playing the trace: {mode}", quiet)
+        result = bench_agents(config, settings, mode)
+        if as_json:
+            sys.stdout.write(json.dumps(result) + "\n")
+        else:
+            stdout.print(result)
 
 
 def _run(
