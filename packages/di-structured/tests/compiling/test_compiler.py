@@ -235,7 +235,7 @@ def test_limits_of_queue_cache_and_memory_of_failures(tmp_path):
     assert metrics.failure_hits == 1
     assert metrics.cache_bytes <= 6000
     assert metrics.cache_evictions > 0
-    assert len(list(tmp_path.glob("*.json"))) == 8
+    wait_until(lambda: len(list(tmp_path.glob("*.json"))) == 8)
     compiler.clear_cache()
     first = compiler.submit(schemas[0]).result(30)
     assert compiler.metrics().disk_hits >= 1

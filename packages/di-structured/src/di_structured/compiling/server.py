@@ -148,7 +148,6 @@ class _Server:
             os.nice(self._limits.niceness)
         limit = _address_space() + self._limits.memory_limit_bytes
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         # Should the server itself be killed, nobody watches the clock: the processor time then ends
         # the worker.
         processor_s = math.ceil(self._limits.timeout_s * self._limits.threads) + 1
@@ -243,6 +242,7 @@ def main() -> None:
     _, vocabulary, limits = control.recv()
     for view in VIEWS:
         vocabulary.tokenizer_info(view)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # writing a core would outlast the time limit
     for crash in (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT):
         signal.signal(crash, signal.SIG_DFL)  # libraries install handlers that do not end a worker
     with contextlib.suppress(BrokenPipeError):  # the engine left while xgrammar was loading
