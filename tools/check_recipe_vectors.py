@@ -529,10 +529,10 @@ def differences(expected: Any, actual: Any, path: str = "") -> list[str]:
         return result
     if expected == actual and isinstance(expected, bool) == isinstance(actual, bool):
         return []
-    shown = [
+    texts = [
         json.dumps(value, ensure_ascii=False, default=repr)[:400] for value in (expected, actual)
     ]
-    return [f"{path}: expected {shown[0]}, got {shown[1]}"]
+    return [f"{path}: expected {texts[0]}, got {texts[1]}"]
 
 
 def check_file(

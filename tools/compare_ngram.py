@@ -131,7 +131,8 @@ def compare(batch: int, context: int, steps: int) -> dict[str, float]:
     """Runs both drafters side by side."""
     length = context + (steps + 3) * (NUM_DRAFTS + 1) + 1
     streams = make_streams(batch, length, seed=batch * 100_003 + context)
-    runs = {"ours": OursRun(streams, context), "vllm": VllmRun(streams, context)}
+    ours = OursRun(streams, context)
+    runs: dict[str, OursRun | VllmRun] = {"ours": ours, "vllm": VllmRun(streams, context)}
     times: dict[str, list[float]] = {"ours": [], "vllm": []}
     accepted = {"ours": 0, "vllm": 0}
     for step in range(steps + 3):
@@ -155,7 +156,7 @@ def compare(batch: int, context: int, steps: int) -> dict[str, float]:
         "quiet_ratio": round(quiet["ours"] / quiet["vllm"], 3),
         "ours_accepted": round(accepted["ours"] / steps / batch, 3),
         "vllm_accepted": round(accepted["vllm"] / steps / batch, 3),
-        "ours_begin_us": round(1e6 * runs["ours"].begin_s / batch, 1),
+        "ours_begin_us": round(1e6 * ours.begin_s / batch, 1),
     }
 
 
@@ -185,8 +186,8 @@ def main() -> int:
     if arguments.json:
         print(json.dumps(report, indent=2))
         return 0
-    columns = ("batch", "context", "ours_us", "vllm_us", "ratio", "quiet_ratio")
-    columns += ("ours_accepted", "vllm_accepted")
+    columns = ["batch", "context", "ours_us", "vllm_us", "ratio", "quiet_ratio"]
+    columns += ["ours_accepted", "vllm_accepted"]
     print(" ".join(f"{name:>13}" for name in columns))
     for row in rows:
         print(" ".join(f"{row[name]:13}" for name in columns))

@@ -11,6 +11,7 @@ operations or units per second; the ratio is ours over theirs.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import random
@@ -193,8 +194,8 @@ def rows(package: Any, tokenizer_path: str) -> Iterator[tuple[str, float, Callab
         yield f"convert bytes, {name}", 1, convert(encoded)
         yield f"convert and render V4.1, {name}", 1, everything(encoded)
         conversation = chat(given).convert(options).conversation
-        yield f"render V4, {name}", 1, lambda c=conversation: v4.render_conversation(c)
-        yield f"render V4.1, {name}", 1, lambda c=conversation: v41.render_conversation(c)
+        yield f"render V4, {name}", 1, functools.partial(v4.render_conversation, conversation)
+        yield f"render V4.1, {name}", 1, functools.partial(v41.render_conversation, conversation)
     for count in (2, 200):
         encoded = json.dumps(body(count, 8), ensure_ascii=False).encode()
         yield f"all steps, {count} messages and 8 tools", 1, everything(encoded)
@@ -305,7 +306,8 @@ def work(tokenizer_path: str, wanted: str) -> None:
         json.dumps({"version": deepseek_recipe.__version__, "file": deepseek_recipe.__file__}),
         flush=True,
     )
-    units, call = 1.0, lambda: None
+    units = 1.0
+    call: Callable[[], object] = dict
     for line in sys.stdin:
         if line.strip() == "next":
             row = next(iterator, None)

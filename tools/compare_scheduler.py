@@ -124,6 +124,7 @@ class DiSide:
         started = 0
         while started < self.trace.num_requests:
             plan = self.scheduler.plan()
+            assert plan is not None, "requests wait, yet nothing is to run"
             started += int((plan.is_prompt & plan.needs_sample).sum())
             ones = np.ones(plan.num_rows, np.int64)
             self.scheduler.commit(plan, self.outcome_type(2 * ones[:, None], ones))
@@ -134,6 +135,7 @@ class DiSide:
         cpu, start = time.thread_time(), time.perf_counter()
         plan = self.scheduler.plan()
         wall, spent = time.perf_counter() - start, time.thread_time() - cpu
+        assert plan is not None, "requests run, yet nothing is to do"
         order = np.array([int(name) for name in plan.request_ids])
         assert (plan.query_lens == self.trace.num_drafts + 1).all(), "not in steady decode"
         outcome = self.outcome_type(token_ids[order], counts[order])
