@@ -43,8 +43,8 @@ def _rms_norm(
 ) -> torch.Tensor:
     """Statistics and weight product in float32, or float64 for float64 input."""
     wide = widen(x)
-    normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
-    return cast(normed if weight is None else normed * cast(weight, wide.dtype), out_dtype)
+    wide_weight = None if weight is None else cast(weight, wide.dtype)
+    return cast(torch.nn.functional.rms_norm(wide, wide.shape[-1:], wide_weight, eps), out_dtype)
 
 
 _RMS_NORM = Op("rms_norm", _rms_norm)
