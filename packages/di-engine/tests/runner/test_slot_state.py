@@ -53,9 +53,11 @@ class SpeculatingRunner:
     def launch(self, plan: StepPlan) -> _Emitted:
         batch = make_step_batch(plan, history_len=LOOK_BACK, device=CPU)
         if depends_on_device(plan):
-            earlier = make_earlier_step(
-                plan, history_len=LOOK_BACK, num_draft_tokens=self.num_drafts, device=CPU
-            )
+            earlier = None
+            if self.num_drafts:
+                earlier = make_earlier_step(
+                    plan, history_len=LOOK_BACK, num_draft_tokens=self.num_drafts, device=CPU
+                )
             planned = batch
             with forbid_host_sync(CPU):
                 batch = self.slots.repair(batch, earlier)
@@ -107,7 +109,11 @@ class SpeculatingRunner:
                 drafts[row] = torch.tensor(guesses, dtype=torch.int64)
         counts = torch.tensor([len(emitted) for emitted in launched.tokens])
         committed = torch.where(torch.from_numpy(plan.is_prompt), batch.query_lens, counts)
-        self.slots.record(batch.state_slots, tokens, counts, committed, drafts)
+        if self.num_drafts:
+            self.slots.record(batch.state_slots, tokens, counts, committed, drafts)
+        else:
+            sampled = torch.from_numpy(plan.needs_sample)
+            self.slots.record_newest(batch.state_slots[sampled], tokens[sampled, 0])
         return launched
 
     def collect(self, sampled: _Emitted) -> StepResult:

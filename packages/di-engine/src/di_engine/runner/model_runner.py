@@ -27,7 +27,6 @@ from di_engine.runner.request import EngineRequest, PositionLogprobs
 from di_engine.runner.slot_state import SlotState
 from di_engine.runner.step_inputs import (
     depends_on_device,
-    make_earlier_step,
     make_step_batch,
     upload,
 )
@@ -285,26 +284,16 @@ class ModelRunner:
             self._snapshots.restore(self._cache, slots, ids)
 
     def _make_batch(self, plan: StepPlan) -> StepBatch:
-        history_len, device = self._history_len, self._device
-        batch = make_step_batch(plan, history_len=history_len, device=device)
-        if not depends_on_device(plan):
-            return batch
-        num_drafts = self._slots.num_draft_tokens
-        earlier = make_earlier_step(
-            plan, history_len=history_len, num_draft_tokens=num_drafts, device=device
-        )
-        return self._slots.repair(batch, earlier)
+        batch = make_step_batch(plan, history_len=self._history_len, device=self._device)
+        return self._slots.repair(batch, None) if depends_on_device(plan) else batch
 
     def _record(self, launched: LaunchedStep, token_ids: torch.Tensor) -> None:
         """Leaves the new tokens where the next step looks for them."""
-        plan = launched.plan
-        committed = upload(np.where(plan.is_prompt, plan.query_lens, 1), self._device)
-        num_emitted = upload(plan.needs_sample, self._device)
-        emitted = torch.zeros_like(committed)
-        rows = upload(np.flatnonzero(plan.needs_sample), self._device)
+        slots, needs_sample = launched.slots, launched.plan.needs_sample
+        if not needs_sample.all():
+            slots = slots[upload(np.flatnonzero(needs_sample), self._device)]
         # A row that failed has no token; its request ends when the host learns of it.
-        emitted[rows] = token_ids.clamp(min=0)
-        self._slots.record(launched.slots, emitted[:, None], num_emitted, committed)
+        self._slots.record_newest(slots, token_ids.clamp(min=0))
 
     def _add_prompt_logprobs(self, plan: StepPlan, hidden: torch.Tensor) -> None:
         begin = 0

@@ -60,13 +60,22 @@ class SlotState:
         self.num_committed = zeros(num_slots)
         self.drafts = zeros(num_slots, num_draft_tokens)
 
+    def record_newest(self, slots: Tensor, token_ids: Tensor) -> None:
+        """Notes the one token that each slot's request emitted; enough where `K` is 0.
+
+        Args:
+            slots: State slots of the rows that were sampled, distinct, int64 [R].
+            token_ids: int64 [R].
+        """
+        self.emitted[slots, 0] = token_ids
+
     def record(
         self,
         slots: Tensor,
         emitted: Tensor,
         num_emitted: Tensor,
         num_committed: Tensor,
-        drafts: Tensor | None = None,
+        drafts: Tensor,
     ) -> None:
         """Notes the results of a step; modifies the tables.
 
@@ -75,32 +84,37 @@ class SlotState:
             emitted: Tokens in order, padded with anything, int64 [R, at most K + 1].
             num_emitted: int64 [R]; 0 for a chunk that does not end its prompt.
             num_committed: int64 [R].
-            drafts: int64 [R, K]; None when `K` is 0.
+            drafts: int64 [R, K].
         """
         self.emitted[slots, : emitted.shape[1]] = emitted
         self.num_emitted[slots] = num_emitted
         self.num_committed[slots] = num_committed
-        if drafts is not None:
-            self.drafts[slots] = drafts
+        self.drafts[slots] = drafts
 
-    def repair(self, batch: StepBatch, earlier: EarlierStep) -> StepBatch:
+    def repair(self, batch: StepBatch, earlier: EarlierStep | None) -> StepBatch:
         """Returns the step with the tokens and lengths that the one before it has brought about.
 
         Args:
             batch: Inputs as planned: tokens that the host does not know are -1, and lengths assume
                 that every reserved row is committed.
-            earlier: The reservation.
+            earlier: The reservation; None when `K` is 0, where all of it is committed.
         """
+        if earlier is None:
+            return self._put_newest(batch)
         starts = batch.query_lens.cumsum(0) - batch.query_lens
         requests = torch.arange(batch.num_requests, device=starts.device)
         row_request = torch.repeat_interleave(
             requests, batch.query_lens, output_size=batch.num_rows
         )
         batch = self._repair_tokens(batch, starts, row_request)
-        if self.num_draft_tokens == 0:
-            # Every reserved row is committed, and the one unknown token is the row's own.
-            return batch
         return self._repair_lengths(batch, earlier, row_request)
+
+    def _put_newest(self, batch: StepBatch) -> StepBatch:
+        """The one unknown token of a request is its only row."""
+        newest = self.emitted[batch.state_slots, 0]
+        if batch.num_rows > batch.num_requests:
+            newest = torch.repeat_interleave(newest, batch.query_lens, output_size=batch.num_rows)
+        return replace(batch, token_ids=torch.where(batch.token_ids < 0, newest, batch.token_ids))
 
     def _repair_tokens(self, batch: StepBatch, starts: Tensor, row_request: Tensor) -> StepBatch:
         """Row 0 takes the newest token of its slot, row `j` its draft `j - 1`."""
