@@ -38,7 +38,11 @@ pub fn encode(prompt: &RenderedPrompt, tokenizer: &Tokenizer) -> Result<Vec<u32>
         let token = &prompt.prompt[range.clone()];
         match tokenizer.added_id(token) {
             Some(id) => ids.push(id),
-            None => return Err(EncodeError { token: token.to_owned() }),
+            None => {
+                return Err(EncodeError {
+                    token: token.to_owned(),
+                })
+            }
         }
         position = range.end;
     }

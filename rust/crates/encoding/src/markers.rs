@@ -3,32 +3,50 @@
 //! The markup has no escape syntax, so that a marker quoted in a message is not told apart from a real one in the
 //! prompt text. Token ids keep them apart; callers who hand over text can ask for a refusal instead.
 
-use recipe_model::{Conversation, Message, ResponseFormat, SpecialToken, SpecialTokens, ToolDefinition};
+use recipe_model::{
+    Conversation, Message, ResponseFormat, SpecialToken, SpecialTokens, ToolDefinition,
+};
 
 use crate::error::RenderError;
 
 /// Tags of tool results, which are plain text but structural.
 const RESULT_TAGS: [&str; 2] = ["<tool_result>", "</tool_result>"];
 
-pub(crate) fn check(conversation: &Conversation, tokens: &SpecialTokens) -> Result<(), RenderError> {
+pub(crate) fn check(
+    conversation: &Conversation,
+    tokens: &SpecialTokens,
+) -> Result<(), RenderError> {
     let markers: Vec<&str> = SpecialToken::ALL
         .iter()
         .map(|&token| tokens.get(token))
         .filter(|spelling| !spelling.is_empty())
         .chain(RESULT_TAGS)
         .collect();
-    let find = |text: &str| markers.iter().find(|marker| text.contains(**marker)).copied();
+    let find = |text: &str| {
+        markers
+            .iter()
+            .find(|marker| text.contains(**marker))
+            .copied()
+    };
     for (index, message) in conversation.messages.iter().enumerate() {
         for (field, text) in texts(message) {
             if let Some(marker) = find(&text) {
-                return Err(RenderError::MarkerInMessage { index, field, marker: marker.to_owned() });
+                return Err(RenderError::MarkerInMessage {
+                    index,
+                    field,
+                    marker: marker.to_owned(),
+                });
             }
         }
         if let Message::System(system) = message {
             for tool in &system.tools {
                 if let Some(marker) = tool_texts(tool).iter().find_map(|text| find(text)) {
                     let marker = marker.to_owned();
-                    return Err(RenderError::MarkerInMessage { index, field: "tools", marker });
+                    return Err(RenderError::MarkerInMessage {
+                        index,
+                        field: "tools",
+                        marker,
+                    });
                 }
             }
         }
@@ -36,13 +54,19 @@ pub(crate) fn check(conversation: &Conversation, tokens: &SpecialTokens) -> Resu
     for tool in conversation.tools.iter() {
         if let Some(marker) = tool_texts(tool).iter().find_map(|text| find(text)) {
             let place = format!("tool `{}`", tool.name);
-            return Err(RenderError::MarkerInDefinition { place, marker: marker.to_owned() });
+            return Err(RenderError::MarkerInDefinition {
+                place,
+                marker: marker.to_owned(),
+            });
         }
     }
     if let ResponseFormat::JsonSchema(schema) = &conversation.response_format {
         if let Some(marker) = find(&schema.to_compact()) {
             let place = "`response_schema`".to_owned();
-            return Err(RenderError::MarkerInDefinition { place, marker: marker.to_owned() });
+            return Err(RenderError::MarkerInDefinition {
+                place,
+                marker: marker.to_owned(),
+            });
         }
     }
     Ok(())
@@ -110,6 +134,9 @@ fn tool_texts(tool: &ToolDefinition) -> [String; 3] {
     [
         tool.name.clone(),
         tool.description.clone().unwrap_or_default(),
-        tool.parameters.as_ref().map(|parameters| parameters.to_compact()).unwrap_or_default(),
+        tool.parameters
+            .as_ref()
+            .map(|parameters| parameters.to_compact())
+            .unwrap_or_default(),
     ]
 }

@@ -51,7 +51,9 @@ impl RenderOptions {
         }
         match conversation.messages.last() {
             Some(Message::Assistant(_)) => Ok(()),
-            last => Err(RenderError::NothingToContinue { role: last.map(Message::role) }),
+            last => Err(RenderError::NothingToContinue {
+                role: last.map(Message::role),
+            }),
         }
     }
 

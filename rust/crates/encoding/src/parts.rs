@@ -1,7 +1,9 @@
 //! Pieces that both formats share.
 
 use recipe_json::write_string;
-use recipe_model::{Conversation, Message, ResponseFormat, SpecialToken, ToolChoice, ToolDefinition};
+use recipe_model::{
+    Conversation, Message, ResponseFormat, SpecialToken, ToolChoice, ToolDefinition,
+};
 
 use crate::calls::Markup;
 use crate::options::{DropThinking, RenderOptions};
@@ -11,7 +13,10 @@ use crate::texts;
 /// Tools shown in the tool block.
 pub(crate) fn active_tools(conversation: &Conversation) -> impl Iterator<Item = &ToolDefinition> {
     let hidden = conversation.tool_choice == ToolChoice::None;
-    conversation.tools.iter().filter(move |tool| !hidden && !tool.defer_loading)
+    conversation
+        .tools
+        .iter()
+        .filter(move |tool| !hidden && !tool.defer_loading)
 }
 
 /// Whether any tools may be called, deferred ones included.
@@ -30,7 +35,10 @@ pub(crate) fn capacity(conversation: &Conversation) -> usize {
                     Message::Assistant(assistant) => {
                         assistant.reasoning_content.as_ref().map_or(0, String::len)
                             + assistant.tool_calls.as_ref().map_or(0, |calls| {
-                                calls.iter().map(|call| 2 * call.arguments.len() + 256).sum()
+                                calls
+                                    .iter()
+                                    .map(|call| 2 * call.arguments.len() + 256)
+                                    .sum()
                             })
                     }
                     _ => 0,
@@ -38,7 +46,12 @@ pub(crate) fn capacity(conversation: &Conversation) -> usize {
                 + 80
         })
         .sum();
-    messages + if conversation.tools.is_empty() { 1024 } else { 4096 + 512 * conversation.tools.len() }
+    messages
+        + if conversation.tools.is_empty() {
+            1024
+        } else {
+            4096 + 512 * conversation.tools.len()
+        }
 }
 
 /// Index from which reasoning is kept although tools are not active.
@@ -80,7 +93,11 @@ impl Writer<'_> {
         self.open_calls(markup);
         self.text("\n");
         self.tag("<", markup.blank, "invoke name=\"$TOOL_NAME\">\n");
-        self.tag("<", markup.blank, "parameter name=\"$PARAMETER_NAME\" string=\"true|false\">$PARAMETER_VALUE");
+        self.tag(
+            "<",
+            markup.blank,
+            "parameter name=\"$PARAMETER_NAME\" string=\"true|false\">$PARAMETER_VALUE",
+        );
         self.tag("</", markup.blank, "parameter>\n...\n");
         self.tag("</", markup.blank, "invoke>\n");
         self.tag("<", markup.blank, "invoke name=\"$TOOL_NAME2\">\n...\n");
@@ -94,7 +111,11 @@ impl Writer<'_> {
         markup: Markup,
     ) {
         for (index, tool) in tools.enumerate() {
-            self.text(if index > 0 { "\n{\"name\": " } else { "{\"name\": " });
+            self.text(if index > 0 {
+                "\n{\"name\": "
+            } else {
+                "{\"name\": "
+            });
             write_string(&mut self.out, &tool.name);
             self.text(", \"description\": ");
             write_string(&mut self.out, tool.description.as_deref().unwrap_or(""));
@@ -135,10 +156,7 @@ impl Writer<'_> {
                 SpecialToken::ThinkingEnd
             });
         }
-        if options.generates()
-            && conversation.tool_choice == ToolChoice::Required
-            && has_tools
-        {
+        if options.generates() && conversation.tool_choice == ToolChoice::Required && has_tools {
             self.text("\n\n");
             self.open_calls(markup);
             self.text("\n");

@@ -71,7 +71,8 @@ impl<'a> Writer<'a> {
         let start = self.out.len();
         self.out.push_str(&content.text);
         for placeholder in &content.placeholders {
-            self.ranges.push(start + placeholder.start..start + placeholder.end);
+            self.ranges
+                .push(start + placeholder.start..start + placeholder.end);
         }
         self.images.extend_from_slice(&content.images);
     }

@@ -27,7 +27,8 @@ pub(crate) const V41_EFFORT: (&str, &str) = (
     " (range 1-100, the higher the value, the more thorough the reasoning)\n\n",
 );
 
-pub(crate) const TOOLS_INTRO: &str = "\n\n## Tools\n\nYou have access to a set of tools to help answer the user's \
+pub(crate) const TOOLS_INTRO: &str =
+    "\n\n## Tools\n\nYou have access to a set of tools to help answer the user's \
 question. You can invoke tools by writing a \"";
 pub(crate) const TOOLS_INTRO_END: &str = "\" block like the following:\n\n";
 pub(crate) const STRING_RULE: &str = "\n\nString parameters should be specified as is and set `string=\"true\"`. \
@@ -38,11 +39,14 @@ pub(crate) const THINKING_RULE: (&str, &str, &str, &str) = (
     " BEFORE any tool calls or final response.\n\nOtherwise, output directly after ",
     " with tool calls or final response.\n\n### Available Tool Schemas\n\n",
 );
-pub(crate) const TOOLS_CLOSING: &str = "You MUST strictly follow the above defined tool name and parameter \
+pub(crate) const TOOLS_CLOSING: &str =
+    "You MUST strictly follow the above defined tool name and parameter \
 schemas to invoke tool calls.\n";
 pub(crate) const UPDATED_TOOLS: &str = "\n\n### Updated Tool Schemas\n\n";
-pub(crate) const SCHEMA_FORMAT: &str = "\n\n## Response Format:\n\nYou MUST strictly adhere to the following schema \
+pub(crate) const SCHEMA_FORMAT: &str =
+    "\n\n## Response Format:\n\nYou MUST strictly adhere to the following schema \
 to reply:\n";
-pub(crate) const V4_JSON_OBJECT: &str = "\n\nYou are a helpful assistant designed to output JSON.\n\
+pub(crate) const V4_JSON_OBJECT: &str =
+    "\n\nYou are a helpful assistant designed to output JSON.\n\
 ## Response Format:\n\nReply with JSON object ONLY.";
 pub(crate) const V41_JSON_OBJECT: &str = "{\"type\": \"json_object\"}";

@@ -14,7 +14,10 @@ use crate::{texts, PromptFormat};
 /// A message after system messages have been taken out and adjacent user messages merged.
 enum Item<'a> {
     User(Vec<&'a Content>),
-    Assistant { message: &'a AssistantMessage, index: usize },
+    Assistant {
+        message: &'a AssistantMessage,
+        index: usize,
+    },
     Tool(&'a ToolMessage),
     Reminder(&'a ReminderMessage),
 }
@@ -73,7 +76,13 @@ pub(crate) fn render(
             }
         }
     }
-    writer.end(conversation, is_open, tools_offered(conversation), options, markup);
+    writer.end(
+        conversation,
+        is_open,
+        tools_offered(conversation),
+        options,
+        markup,
+    );
     writer.finish()
 }
 
@@ -176,7 +185,11 @@ impl ThinkingRule {
     ) {
         writer.token(SpecialToken::Assistant);
         let reasoning = message.reasoning_content.as_deref();
-        let shown = if is_open || self.tools_active || index >= self.kept_from { reasoning } else { None };
+        let shown = if is_open || self.tools_active || index >= self.kept_from {
+            reasoning
+        } else {
+            None
+        };
         if let Some(reasoning) = shown {
             writer.token(SpecialToken::ThinkingStart);
             writer.text(reasoning);

@@ -40,7 +40,8 @@ pub(crate) fn render(
                 continue;
             }
             Message::LatestReminder(reminder) => {
-                let repeated = index > 0 && matches!(messages[index - 1], Message::LatestReminder(_));
+                let repeated =
+                    index > 0 && matches!(messages[index - 1], Message::LatestReminder(_));
                 if !repeated || options.keep_all_reminders {
                     layout.writer.token(SpecialToken::LatestReminder);
                     layout.writer.text(&reminder.content);
@@ -55,7 +56,13 @@ pub(crate) fn render(
         index += 1;
     }
     let is_open = messages.last().is_some_and(Message::is_prefix) || options.continue_final_message;
-    layout.writer.end(conversation, is_open, layout.tools_active, options, layout.markup);
+    layout.writer.end(
+        conversation,
+        is_open,
+        layout.tools_active,
+        options,
+        layout.markup,
+    );
     layout.writer.finish()
 }
 
@@ -103,11 +110,14 @@ impl<'a> Layout<'a> {
         let conversation = self.conversation;
         let (before, after) = texts::V41_EFFORT;
         self.writer.text(before);
-        let level = conversation.reasoning_effort_value.unwrap_or(match conversation.reasoning_effort {
-            Some(Effort::Low) => 50,
-            Some(Effort::High | Effort::Xhigh) | None => 75,
-            Some(Effort::Max) => 100,
-        });
+        let level =
+            conversation
+                .reasoning_effort_value
+                .unwrap_or(match conversation.reasoning_effort {
+                    Some(Effort::Low) => 50,
+                    Some(Effort::High | Effort::Xhigh) | None => 75,
+                    Some(Effort::Max) => 100,
+                });
         self.writer.text(&level.to_string());
         self.writer.text(after);
     }
@@ -120,10 +130,15 @@ impl<'a> Layout<'a> {
         self.writer.content(&message.content);
         if first {
             if self.tools_active {
-                self.writer.tool_block(self.conversation, self.markup, "\n\n");
+                self.writer
+                    .tool_block(self.conversation, self.markup, "\n\n");
             }
             let json_object = [texts::SCHEMA_FORMAT, texts::V41_JSON_OBJECT].concat();
-            self.writer.response_format(&self.conversation.response_format, &json_object, self.markup);
+            self.writer.response_format(
+                &self.conversation.response_format,
+                &json_object,
+                self.markup,
+            );
         }
         if !message.tools.is_empty() {
             self.writer.text(texts::UPDATED_TOOLS);
@@ -151,13 +166,18 @@ impl<'a> Layout<'a> {
         let Some(positions) = &self.call_positions else {
             return ordered;
         };
-        let slots: Vec<usize> = (0..run.len()).filter(|&slot| call_id(&run[slot]).is_some()).collect();
+        let slots: Vec<usize> = (0..run.len())
+            .filter(|&slot| call_id(&run[slot]).is_some())
+            .collect();
         if slots.len() < 2 {
             return ordered;
         }
         let mut results: Vec<&Message> = slots.iter().map(|&slot| &run[slot]).collect();
         results.sort_by_key(|message| {
-            call_id(message).and_then(|id| positions.get(id)).copied().unwrap_or(0)
+            call_id(message)
+                .and_then(|id| positions.get(id))
+                .copied()
+                .unwrap_or(0)
         });
         for (slot, result) in slots.into_iter().zip(results) {
             ordered[slot] = result;
@@ -171,14 +191,21 @@ impl<'a> Layout<'a> {
         self.writer.text("</tool_result>");
     }
 
-    fn assistant(&mut self, message: &'a AssistantMessage, index: usize, is_open: bool, is_first: bool) {
+    fn assistant(
+        &mut self,
+        message: &'a AssistantMessage,
+        index: usize,
+        is_open: bool,
+        is_first: bool,
+    ) {
         let calls = message.tool_calls.as_deref().unwrap_or_default();
         self.writer.token(SpecialToken::Assistant);
         let shows_reasoning = self.conversation.thinking_mode
             && (self.tools_active || is_open && !is_first || index >= self.kept_from);
         if shows_reasoning {
             self.writer.token(SpecialToken::ThinkingStart);
-            self.writer.text(message.reasoning_content.as_deref().unwrap_or(""));
+            self.writer
+                .text(message.reasoning_content.as_deref().unwrap_or(""));
         }
         let left_open =
             shows_reasoning && is_open && message.content.is_empty() && calls.is_empty();

@@ -29,12 +29,20 @@ pub enum QuotaError {
 impl fmt::Display for QuotaError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            QuotaError::TooManyImages => write!(formatter, "too many images, the limit is {MAX_IMAGES}"),
+            QuotaError::TooManyImages => {
+                write!(formatter, "too many images, the limit is {MAX_IMAGES}")
+            }
             QuotaError::ImageTooLarge { bytes } => {
-                write!(formatter, "image too large: {bytes} bytes, the limit is {MAX_IMAGE_BYTES}")
+                write!(
+                    formatter,
+                    "image too large: {bytes} bytes, the limit is {MAX_IMAGE_BYTES}"
+                )
             }
             QuotaError::TotalTooLarge { bytes } => {
-                write!(formatter, "images too large together: {bytes} bytes, the limit is {MAX_TOTAL_BYTES}")
+                write!(
+                    formatter,
+                    "images too large together: {bytes} bytes, the limit is {MAX_TOTAL_BYTES}"
+                )
             }
         }
     }
@@ -100,6 +108,9 @@ mod tests {
         assert_eq!(quota.add_images(1), Err(QuotaError::TooManyImages));
         assert!(quota.add_bytes(MAX_IMAGE_BYTES).is_ok());
         assert!(quota.add_bytes(MAX_IMAGE_BYTES + 1).is_err());
-        assert_eq!((quota.image_count(), quota.byte_size()), (MAX_IMAGES, MAX_IMAGE_BYTES));
+        assert_eq!(
+            (quota.image_count(), quota.byte_size()),
+            (MAX_IMAGES, MAX_IMAGE_BYTES)
+        );
     }
 }

@@ -40,11 +40,17 @@ impl fmt::Display for SourceError {
         match self {
             SourceError::InvalidDataUrl => formatter.write_str("not a base64 data URL"),
             SourceError::UnsupportedMediaType { found } => {
-                write!(formatter, "unsupported image type: {found}, allowed: webp, png, jpeg, gif")
+                write!(
+                    formatter,
+                    "unsupported image type: {found}, allowed: webp, png, jpeg, gif"
+                )
             }
             SourceError::EmptyImage => formatter.write_str("image is empty"),
             SourceError::ImageTooLarge { bytes } => {
-                write!(formatter, "image too large: {bytes} bytes, the limit is {MAX_IMAGE_BYTES}")
+                write!(
+                    formatter,
+                    "image too large: {bytes} bytes, the limit is {MAX_IMAGE_BYTES}"
+                )
             }
         }
     }
@@ -52,26 +58,42 @@ impl fmt::Display for SourceError {
 
 impl std::error::Error for SourceError {}
 
-const MEDIA_TYPES: [&str; 5] = ["image/webp", "image/png", "image/jpeg", "image/jpg", "image/gif"];
+const MEDIA_TYPES: [&str; 5] = [
+    "image/webp",
+    "image/png",
+    "image/jpeg",
+    "image/jpg",
+    "image/gif",
+];
 
 /// The bytes of a base64 data URL with an image media type.
 ///
 /// # Errors
 /// A URL of another form, media type or size.
 pub fn decode_data_url(url: &str) -> Result<Vec<u8>, SourceError> {
-    let prefix = url.get(..5).filter(|prefix| prefix.eq_ignore_ascii_case("data:"));
-    let (header, payload) =
-        prefix.and_then(|_| url[5..].split_once(',')).ok_or(SourceError::InvalidDataUrl)?;
+    let prefix = url
+        .get(..5)
+        .filter(|prefix| prefix.eq_ignore_ascii_case("data:"));
+    let (header, payload) = prefix
+        .and_then(|_| url[5..].split_once(','))
+        .ok_or(SourceError::InvalidDataUrl)?;
     if !header.ends_with(";base64") {
         return Err(SourceError::InvalidDataUrl);
     }
     let media_type = header.split(';').next().unwrap_or("").trim();
-    if !MEDIA_TYPES.iter().any(|known| known.eq_ignore_ascii_case(media_type)) {
-        return Err(SourceError::UnsupportedMediaType { found: media_type.to_owned() });
+    if !MEDIA_TYPES
+        .iter()
+        .any(|known| known.eq_ignore_ascii_case(media_type))
+    {
+        return Err(SourceError::UnsupportedMediaType {
+            found: media_type.to_owned(),
+        });
     }
     // Decoding first would let a client spend memory beyond the limit.
     if payload.len() / 4 * 3 > MAX_IMAGE_BYTES + 3 {
-        return Err(SourceError::ImageTooLarge { bytes: payload.len() / 4 * 3 });
+        return Err(SourceError::ImageTooLarge {
+            bytes: payload.len() / 4 * 3,
+        });
     }
     let bytes = decode_base64(payload).ok_or(SourceError::InvalidDataUrl)?;
     check_bytes(&bytes)?;
@@ -98,7 +120,9 @@ pub fn check_bytes(bytes: &[u8]) -> Result<(), SourceError> {
     if is_known {
         Ok(())
     } else {
-        Err(SourceError::UnsupportedMediaType { found: "unknown signature".to_owned() })
+        Err(SourceError::UnsupportedMediaType {
+            found: "unknown signature".to_owned(),
+        })
     }
 }
 
@@ -106,7 +130,8 @@ pub fn check_bytes(bytes: &[u8]) -> Result<(), SourceError> {
 fn decode_base64(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
     let (mut bits, mut count, mut symbols) = (0u32, 0u32, 0usize);
-    let body = text.trim_end_matches(|character: char| character == '=' || character.is_ascii_whitespace());
+    let body = text
+        .trim_end_matches(|character: char| character == '=' || character.is_ascii_whitespace());
     for byte in body.bytes().filter(|byte| !byte.is_ascii_whitespace()) {
         let value = match byte {
             b'A'..=b'Z' => byte - b'A',
@@ -133,7 +158,10 @@ mod tests {
 
     #[test]
     fn signatures_and_media_types_are_checked() {
-        assert_eq!(decode_data_url("data:image/png;base64,iVBORw0KGgo="), Ok(b"\x89PNG\r\n\x1a\n".to_vec()));
+        assert_eq!(
+            decode_data_url("data:image/png;base64,iVBORw0KGgo="),
+            Ok(b"\x89PNG\r\n\x1a\n".to_vec())
+        );
         for (url, kind) in [
             ("data:image/png;base64,", "EmptyImage"),
             ("data:image/png,AA", "InvalidDataUrl"),
@@ -142,7 +170,11 @@ mod tests {
             ("data:image/png;base64,AAAA", "UnsupportedMediaType"),
             ("data:image/png;base64,!!!!", "InvalidDataUrl"),
         ] {
-            assert_eq!(decode_data_url(url).err().map(|error| error.kind()), Some(kind), "{url}");
+            assert_eq!(
+                decode_data_url(url).err().map(|error| error.kind()),
+                Some(kind),
+                "{url}"
+            );
         }
     }
 }

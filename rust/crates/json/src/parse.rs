@@ -29,7 +29,12 @@ impl std::error::Error for ParseError {}
 
 /// Parses one JSON value that fills the whole text, blanks aside.
 pub fn parse(text: &str) -> Result<Value<'_>, ParseError> {
-    let mut parser = Parser { text, bytes: text.as_bytes(), position: 0, depth: 0 };
+    let mut parser = Parser {
+        text,
+        bytes: text.as_bytes(),
+        position: 0,
+        depth: 0,
+    };
     parser.skip_blanks();
     let value = parser.value()?;
     parser.skip_blanks();
@@ -43,9 +48,10 @@ pub fn parse(text: &str) -> Result<Value<'_>, ParseError> {
 pub fn parse_bytes(bytes: &[u8]) -> Result<Value<'_>, ParseError> {
     match std::str::from_utf8(bytes) {
         Ok(text) => parse(text),
-        Err(error) => {
-            Err(ParseError { reason: "invalid UTF-8", offset: error.valid_up_to() })
-        }
+        Err(error) => Err(ParseError {
+            reason: "invalid UTF-8",
+            offset: error.valid_up_to(),
+        }),
     }
 }
 
@@ -58,7 +64,10 @@ struct Parser<'a> {
 
 impl<'a> Parser<'a> {
     fn error(&self, reason: &'static str) -> ParseError {
-        ParseError { reason, offset: self.position }
+        ParseError {
+            reason,
+            offset: self.position,
+        }
     }
 
     fn peek(&self) -> Option<u8> {
@@ -192,7 +201,9 @@ impl<'a> Parser<'a> {
     }
 
     fn escape(&mut self) -> Result<char, ParseError> {
-        let letter = self.peek().ok_or_else(|| self.error("end of text inside a string"))?;
+        let letter = self
+            .peek()
+            .ok_or_else(|| self.error("end of text inside a string"))?;
         self.position += 1;
         Ok(match letter {
             b'"' => '"',
@@ -312,7 +323,12 @@ mod tests {
 
     #[test]
     fn round_trips() {
-        for text in ["null", "[1,-2,2.5,1e+22,\"é\\n\"]", "{\"a\":{\"b\":[]},\"c\":true}", "\"\""] {
+        for text in [
+            "null",
+            "[1,-2,2.5,1e+22,\"é\\n\"]",
+            "{\"a\":{\"b\":[]},\"c\":true}",
+            "\"\"",
+        ] {
             assert_eq!(round(text), text);
         }
     }
@@ -336,8 +352,24 @@ mod tests {
     #[test]
     fn rejects_what_is_not_json() {
         for text in [
-            "", "{", "[1,]", "{\"a\":}", "{a:1}", "01", "1.", "+1", "1e400", "\"\\ud800\"", "\"\\ud800\\u0041\"",
-            "\"\u{1}\"", "nul", "[1] 2", "\"\\x\"", "\u{feff}{}", "NaN", "'a'",
+            "",
+            "{",
+            "[1,]",
+            "{\"a\":}",
+            "{a:1}",
+            "01",
+            "1.",
+            "+1",
+            "1e400",
+            "\"\\ud800\"",
+            "\"\\ud800\\u0041\"",
+            "\"\u{1}\"",
+            "nul",
+            "[1] 2",
+            "\"\\x\"",
+            "\u{feff}{}",
+            "NaN",
+            "'a'",
         ] {
             assert!(parse(text).is_err(), "{text}");
         }

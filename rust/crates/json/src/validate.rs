@@ -17,12 +17,27 @@ enum Expect {
     Key,
     Colon,
     CommaOrEnd,
-    String { key: bool },
-    Escape { key: bool },
-    Hex { key: bool, left: u8, code: u16, low: bool },
-    LowBackslash { key: bool },
-    LowLetter { key: bool },
-    Literal { rest: &'static [u8] },
+    String {
+        key: bool,
+    },
+    Escape {
+        key: bool,
+    },
+    Hex {
+        key: bool,
+        left: u8,
+        code: u16,
+        low: bool,
+    },
+    LowBackslash {
+        key: bool,
+    },
+    LowLetter {
+        key: bool,
+    },
+    Literal {
+        rest: &'static [u8],
+    },
     NumberStart,
     NumberZero,
     NumberInteger,
@@ -74,7 +89,9 @@ impl Validator {
     pub fn feed(&mut self, bytes: &[u8]) -> Result<(), ValidatorError> {
         for &byte in bytes {
             if !self.step(byte) {
-                return Err(ValidatorError { offset: self.consumed });
+                return Err(ValidatorError {
+                    offset: self.consumed,
+                });
             }
             self.consumed += 1;
         }
@@ -85,10 +102,9 @@ impl Validator {
     pub fn is_complete(&self) -> bool {
         match self.expect {
             Expect::Done => true,
-            Expect::NumberZero
-            | Expect::NumberInteger
-            | Expect::Fraction
-            | Expect::Exponent => self.stack.is_empty() && self.number_fits(),
+            Expect::NumberZero | Expect::NumberInteger | Expect::Fraction | Expect::Exponent => {
+                self.stack.is_empty() && self.number_fits()
+            }
             _ => false,
         }
     }
@@ -105,13 +121,29 @@ impl Validator {
                 b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => {
                     self.go(Expect::String { key })
                 }
-                b'u' => self.go(Expect::Hex { key, left: 4, code: 0, low: false }),
+                b'u' => self.go(Expect::Hex {
+                    key,
+                    left: 4,
+                    code: 0,
+                    low: false,
+                }),
                 _ => false,
             },
-            Expect::Hex { key, left, code, low } => self.in_hex(byte, key, left, code, low),
+            Expect::Hex {
+                key,
+                left,
+                code,
+                low,
+            } => self.in_hex(byte, key, left, code, low),
             Expect::LowBackslash { key } => byte == b'\\' && self.go(Expect::LowLetter { key }),
             Expect::LowLetter { key } => {
-                byte == b'u' && self.go(Expect::Hex { key, left: 4, code: 0, low: true })
+                byte == b'u'
+                    && self.go(Expect::Hex {
+                        key,
+                        left: 4,
+                        code: 0,
+                        low: true,
+                    })
             }
             Expect::Literal { rest } => match rest.split_first() {
                 Some((&first, rest)) if first == byte => {
@@ -161,7 +193,12 @@ impl Validator {
         };
         let code = code << 4 | digit as u16;
         if left > 1 {
-            return self.go(Expect::Hex { key, left: left - 1, code, low });
+            return self.go(Expect::Hex {
+                key,
+                left: left - 1,
+                code,
+                low,
+            });
         }
         match (code, low) {
             (0xdc00..=0xdfff, true) => self.go(Expect::String { key }),
@@ -197,7 +234,11 @@ impl Validator {
             return false;
         }
         self.stack.push(object);
-        self.go(if object { Expect::KeyOrObjectEnd } else { Expect::ValueOrArrayEnd })
+        self.go(if object {
+            Expect::KeyOrObjectEnd
+        } else {
+            Expect::ValueOrArrayEnd
+        })
     }
 
     fn close(&mut self, object: bool) -> bool {
@@ -205,7 +246,11 @@ impl Validator {
     }
 
     fn value_end(&mut self) -> bool {
-        self.go(if self.stack.is_empty() { Expect::Done } else { Expect::CommaOrEnd })
+        self.go(if self.stack.is_empty() {
+            Expect::Done
+        } else {
+            Expect::CommaOrEnd
+        })
     }
 
     fn after_value(&mut self, byte: u8) -> bool {
@@ -267,11 +312,52 @@ mod tests {
     #[test]
     fn agrees_with_the_parser() {
         for text in [
-            "1", "-0", "0", "01", "1.5e-3", "1e", "-", "", " ", " 1 ", "1 2", "true", "tru", "truee", "null",
-            "\"a\\n\\u00e9\"", "\"a", "[]", "[1,]", "[1,2]", "[1 2]", "{}", "{\"a\":1}", "{\"a\":1,}", "{\"a\"}",
-            "{\"a\":[{\"b\":null}]}", "]", "}", "[}", "{]", "1}", "1,\"b\":2", "\"a\"b", "[1],", "{\"a\":1}}",
-            "1.", ".5", "nan", "\u{a0}1",
-            "\"\\ud83c\\udf0a\"", "\"\\ud83c\"", "\"\\ud83c\\u0041\"", "\"\\udf0a\"", "1e400", "[1e400]", "-1e-400",
+            "1",
+            "-0",
+            "0",
+            "01",
+            "1.5e-3",
+            "1e",
+            "-",
+            "",
+            " ",
+            " 1 ",
+            "1 2",
+            "true",
+            "tru",
+            "truee",
+            "null",
+            "\"a\\n\\u00e9\"",
+            "\"a",
+            "[]",
+            "[1,]",
+            "[1,2]",
+            "[1 2]",
+            "{}",
+            "{\"a\":1}",
+            "{\"a\":1,}",
+            "{\"a\"}",
+            "{\"a\":[{\"b\":null}]}",
+            "]",
+            "}",
+            "[}",
+            "{]",
+            "1}",
+            "1,\"b\":2",
+            "\"a\"b",
+            "[1],",
+            "{\"a\":1}}",
+            "1.",
+            ".5",
+            "nan",
+            "\u{a0}1",
+            "\"\\ud83c\\udf0a\"",
+            "\"\\ud83c\"",
+            "\"\\ud83c\\u0041\"",
+            "\"\\udf0a\"",
+            "1e400",
+            "[1e400]",
+            "-1e-400",
         ] {
             assert_eq!(accepts(text), parse(text).is_ok(), "{text}");
         }

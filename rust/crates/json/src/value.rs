@@ -81,9 +81,7 @@ impl<'a> Value<'a> {
             Value::Bool(value) => Value::Bool(value),
             Value::Number(value) => Value::Number(value),
             Value::String(text) => Value::String(Cow::Owned(text.into_owned())),
-            Value::Array(items) => {
-                Value::Array(items.into_iter().map(Value::into_owned).collect())
-            }
+            Value::Array(items) => Value::Array(items.into_iter().map(Value::into_owned).collect()),
             Value::Object(object) => Value::Object(object.into_owned()),
         }
     }
@@ -142,7 +140,10 @@ impl<'a> Object<'a> {
 
     /// The member `key`.
     pub fn get(&self, key: &str) -> Option<&Value<'a>> {
-        self.entries.iter().find(|(name, _)| name == key).map(|(_, value)| value)
+        self.entries
+            .iter()
+            .find(|(name, _)| name == key)
+            .map(|(_, value)| value)
     }
 
     /// Replaces or appends a member.
@@ -156,7 +157,9 @@ impl<'a> Object<'a> {
 
     /// Members in order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Value<'a>)> {
-        self.entries.iter().map(|(key, value)| (key.as_ref(), value))
+        self.entries
+            .iter()
+            .map(|(key, value)| (key.as_ref(), value))
     }
 
     /// Number of members.

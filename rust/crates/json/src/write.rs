@@ -28,9 +28,9 @@ pub(crate) fn plain_prefix(bytes: &[u8]) -> usize {
     let mut length = 0;
     // A fixed block without early exit becomes vector instructions.
     for block in bytes.chunks_exact(32) {
-        let special = block
-            .iter()
-            .fold(false, |found, &byte| found | (byte < 0x20) | (byte == b'"') | (byte == b'\\'));
+        let special = block.iter().fold(false, |found, &byte| {
+            found | (byte < 0x20) | (byte == b'"') | (byte == b'\\')
+        });
         if special {
             break;
         }
@@ -132,8 +132,14 @@ mod tests {
     #[test]
     fn escapes_only_what_json_requires() {
         let mut out = String::new();
-        escape_into(&mut out, "a\"b\\c/\n\r\t\u{8}\u{c}\u{1}\u{1f}\u{7f}\u{2028}é🌊");
-        assert_eq!(out, "a\\\"b\\\\c/\\n\\r\\t\\b\\f\\u0001\\u001f\u{7f}\u{2028}é🌊");
+        escape_into(
+            &mut out,
+            "a\"b\\c/\n\r\t\u{8}\u{c}\u{1}\u{1f}\u{7f}\u{2028}é🌊",
+        );
+        assert_eq!(
+            out,
+            "a\\\"b\\\\c/\\n\\r\\t\\b\\f\\u0001\\u001f\u{7f}\u{2028}é🌊"
+        );
     }
 
     #[test]

@@ -33,7 +33,10 @@ impl std::error::Error for EmptyImageToken {}
 impl Content {
     /// Text without images.
     pub fn text(text: impl Into<String>) -> Self {
-        Content { text: text.into(), ..Content::default() }
+        Content {
+            text: text.into(),
+            ..Content::default()
+        }
     }
 
     /// Text in which the first occurrences of `image_token` stand for `images`, as many as there are images.
@@ -52,7 +55,11 @@ impl Content {
             .take(images.len())
             .map(|(start, found)| start..start + found.len())
             .collect();
-        Ok(Content { text, images, placeholders })
+        Ok(Content {
+            text,
+            images,
+            placeholders,
+        })
     }
 
     /// Appends a placeholder for `image`.

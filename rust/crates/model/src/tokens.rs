@@ -84,6 +84,8 @@ impl SpecialTokens {
     pub fn with(&self, token: SpecialToken, spelling: String) -> Self {
         let mut spellings = self.spellings.to_vec();
         spellings[token as usize] = Cow::Owned(spelling);
-        SpecialTokens { spellings: spellings.into() }
+        SpecialTokens {
+            spellings: spellings.into(),
+        }
     }
 }

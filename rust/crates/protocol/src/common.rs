@@ -4,9 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use recipe_json::Value;
-use recipe_model::{
-    Conversation, Effort, Message, ResponseFormat, ToolChoice, ToolDefinition,
-};
+use recipe_model::{Conversation, Effort, Message, ResponseFormat, ToolChoice, ToolDefinition};
 use recipe_stream::{ParsingOptions, ThinkingInitialStage};
 
 use crate::error::{refuse, ConversionError, ShapeError};
@@ -51,7 +49,10 @@ impl EffortWord {
     }
 
     pub fn as_str(self) -> &'static str {
-        EFFORTS.iter().find(|(_, effort)| *effort == self).map_or("", |(name, _)| name)
+        EFFORTS
+            .iter()
+            .find(|(_, effort)| *effort == self)
+            .map_or("", |(name, _)| name)
     }
 
     fn effort(self) -> Effort {
@@ -178,7 +179,11 @@ pub(crate) fn inference_options(
     };
     InferenceOptions {
         max_tokens: sampling.max_tokens,
-        temperature: if thinking { 1.0 } else { sampling.temperature.unwrap_or(1.0) },
+        temperature: if thinking {
+            1.0
+        } else {
+            sampling.temperature.unwrap_or(1.0)
+        },
         top_p,
         logprobs: sampling.logprobs,
         top_logprobs: sampling.top_logprobs,
@@ -196,7 +201,11 @@ pub(crate) fn check_stop(stop: &[String], is_scalar: bool) -> Rule<()> {
     }
     match stop.iter().position(String::is_empty) {
         Some(index) => {
-            let name = if is_scalar { "stop".to_owned() } else { format!("stop[{index}]") };
+            let name = if is_scalar {
+                "stop".to_owned()
+            } else {
+                format!("stop[{index}]")
+            };
             refuse(empty_string(&name))
         }
         None => Ok(()),
@@ -214,7 +223,10 @@ pub(crate) fn check_tool_name(name: &str, path: &str) -> Rule<()> {
     if name.is_empty() {
         return refuse(empty_string(path));
     }
-    if name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-') {
+    if name
+        .bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-')
+    {
         return Ok(());
     }
     refuse(format!(
@@ -251,7 +263,9 @@ impl DeclaredTool {
     pub fn define(self, options: &ConversionOptions) -> Rule<ToolDefinition> {
         let is_strict = self.strict == Some(true);
         let parameters = match self.parameters {
-            Some(parameters) if is_strict => Arc::new(schema::normalize_parameters(&parameters, options)?),
+            Some(parameters) if is_strict => {
+                Arc::new(schema::normalize_parameters(&parameters, options)?)
+            }
             Some(parameters) => {
                 schema::check_parameters(&self.name, &parameters, options)?;
                 parameters
@@ -274,7 +288,10 @@ impl DeclaredTool {
 }
 
 pub(crate) fn check_strict_mix(tools: &[ToolDefinition]) -> Rule<()> {
-    let strict = tools.iter().filter(|tool| tool.strict == Some(true)).count();
+    let strict = tools
+        .iter()
+        .filter(|tool| tool.strict == Some(true))
+        .count();
     if strict != 0 && strict != tools.len() {
         return refuse("Cannot use strict tool with non-strict tool in the same request");
     }
@@ -365,9 +382,10 @@ impl RequestedFormat {
     pub fn check(self, options: &ConversionOptions) -> Rule<CheckedFormat> {
         let (format, constraint) = match self {
             RequestedFormat::Text => (ResponseFormat::Text, None),
-            RequestedFormat::JsonObject => {
-                (ResponseFormat::JsonObject, Some(OutputConstraint::Json { schema: None }))
-            }
+            RequestedFormat::JsonObject => (
+                ResponseFormat::JsonObject,
+                Some(OutputConstraint::Json { schema: None }),
+            ),
             RequestedFormat::Regex(pattern) => (
                 ResponseFormat::Regex(pattern.clone()),
                 Some(OutputConstraint::Regex { pattern }),
@@ -379,7 +397,9 @@ impl RequestedFormat {
                     schema::check_response_schema(&schema, options)?;
                     schema.clone()
                 };
-                let constraint = OutputConstraint::Json { schema: Some(constrained) };
+                let constraint = OutputConstraint::Json {
+                    schema: Some(constrained),
+                };
                 (ResponseFormat::JsonSchema(schema), Some(constraint))
             }
         };
@@ -390,7 +410,11 @@ impl RequestedFormat {
 /// Whether any message text contains `json` in any case.
 pub(crate) fn mentions_json(messages: &[Message]) -> bool {
     messages.iter().any(|message| {
-        message.text().as_bytes().windows(4).any(|window| window.eq_ignore_ascii_case(b"json"))
+        message
+            .text()
+            .as_bytes()
+            .windows(4)
+            .any(|window| window.eq_ignore_ascii_case(b"json"))
     })
 }
 
@@ -403,7 +427,12 @@ pub(crate) fn output_constraint(
     if conversation.tools.is_empty() {
         return Ok(format);
     }
-    if format.is_some() && conversation.tools.iter().any(|tool| tool.strict == Some(true)) {
+    if format.is_some()
+        && conversation
+            .tools
+            .iter()
+            .any(|tool| tool.strict == Some(true))
+    {
         return refuse("response_format should not be used with tools");
     }
     Ok(Some(OutputConstraint::ToolCalls {
@@ -420,19 +449,24 @@ pub(crate) fn parsing_options(
     options: &ConversionOptions,
 ) -> ParsingOptions {
     let has_tools = !conversation.tools.is_empty();
-    let stage = conversation.thinking_mode.then(|| match conversation.messages.last() {
-        Some(Message::Assistant(message)) if message.prefix => {
-            let has_reasoning = message.reasoning_content.as_ref().is_some_and(|text| !text.is_empty());
-            if !message.content.is_empty() {
-                ThinkingInitialStage::ContentContinuation
-            } else if has_reasoning {
-                ThinkingInitialStage::ReasoningContinuation
-            } else {
-                ThinkingInitialStage::ReasoningStart
+    let stage = conversation
+        .thinking_mode
+        .then(|| match conversation.messages.last() {
+            Some(Message::Assistant(message)) if message.prefix => {
+                let has_reasoning = message
+                    .reasoning_content
+                    .as_ref()
+                    .is_some_and(|text| !text.is_empty());
+                if !message.content.is_empty() {
+                    ThinkingInitialStage::ContentContinuation
+                } else if has_reasoning {
+                    ThinkingInitialStage::ReasoningContinuation
+                } else {
+                    ThinkingInitialStage::ReasoningStart
+                }
             }
-        }
-        _ => ThinkingInitialStage::ReasoningStart,
-    });
+            _ => ThinkingInitialStage::ReasoningStart,
+        });
     ParsingOptions {
         parse_tool_calls: has_tools,
         starts_in_tool_calls: has_tools && conversation.tool_choice == ToolChoice::Required,
@@ -443,10 +477,13 @@ pub(crate) fn parsing_options(
         keep_text_after_tools: options.extras.keep_text_after_tools,
         strict_json_output: options.extras.strict_json_output,
         repair_tool_calls: options.extras.repair_tool_calls,
-        tool_names: options
-            .extras
-            .validate_tool_names
-            .then(|| conversation.tools.iter().map(|tool| tool.name.clone()).collect()),
+        tool_names: options.extras.validate_tool_names.then(|| {
+            conversation
+                .tools
+                .iter()
+                .map(|tool| tool.name.clone())
+                .collect()
+        }),
     }
 }
 
@@ -462,16 +499,22 @@ pub(crate) fn complete_reasoning(
     options: &ConversionOptions,
 ) -> Rule<()> {
     if thinking && options.reasoning_content_behavior == ReasoningContentBehavior::Reject {
-        let last_user = messages.iter().rposition(|message| matches!(message, Message::User(_)));
+        let last_user = messages
+            .iter()
+            .rposition(|message| matches!(message, Message::User(_)));
         for message in &messages[last_user.map_or(0, |index| index + 1)..] {
             let Message::Assistant(message) = message else {
                 continue;
             };
             let calls = message.tool_calls.as_deref().unwrap_or_default();
             let is_needed = declares_tools || !calls.is_empty();
-            let is_marked = calls.iter().any(|call| marks_empty_reasoning(&call.id, options.is_official()));
+            let is_marked = calls
+                .iter()
+                .any(|call| marks_empty_reasoning(&call.id, options.is_official()));
             if is_needed && message.reasoning_content.is_none() && !is_marked {
-                return refuse(format!("The `{member}` in the thinking mode must be passed back to the API."));
+                return refuse(format!(
+                    "The `{member}` in the thinking mode must be passed back to the API."
+                ));
             }
         }
     }
@@ -511,7 +554,12 @@ pub(crate) fn marks_empty_reasoning(id: &str, official: bool) -> bool {
     !index.is_empty() && index.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-pub(crate) fn check_count(what: &str, count: usize, limit: usize, options: &ConversionOptions) -> Rule<()> {
+pub(crate) fn check_count(
+    what: &str,
+    count: usize,
+    limit: usize,
+    options: &ConversionOptions,
+) -> Rule<()> {
     if !options.is_official() && count > limit {
         return refuse(format!("{what}: {count}, the limit is {limit}"));
     }
@@ -541,7 +589,11 @@ impl Deferred {
     }
 
     pub fn check(&self, options: &ConversionOptions) -> Shape<()> {
-        let error = if options.is_official() { &self.official } else { &self.default };
+        let error = if options.is_official() {
+            &self.official
+        } else {
+            &self.default
+        };
         match error {
             Some(error) => Err(error.clone()),
             None => Ok(()),

@@ -11,7 +11,9 @@ pub struct ShapeError {
 
 impl ShapeError {
     pub(crate) fn new(detail: impl Into<String>) -> Self {
-        ShapeError { detail: detail.into() }
+        ShapeError {
+            detail: detail.into(),
+        }
     }
 }
 
@@ -34,7 +36,10 @@ pub struct ConversionError {
 
 impl ConversionError {
     pub(crate) fn new(message: impl Into<String>) -> Self {
-        ConversionError { message: message.into(), status_code: 400 }
+        ConversionError {
+            message: message.into(),
+            status_code: 400,
+        }
     }
 
     /// The OpenAI-shaped error body, the same for all protocols.
@@ -49,8 +54,9 @@ impl ConversionError {
 
     /// The error body of the Messages protocol.
     pub fn messages_body(&self) -> String {
-        let mut out =
-            String::from("{\"type\":\"error\",\"error\":{\"type\":\"invalid_request_error\",\"message\":");
+        let mut out = String::from(
+            "{\"type\":\"error\",\"error\":{\"type\":\"invalid_request_error\",\"message\":",
+        );
         recipe_json::write_string(&mut out, &self.message);
         out.push_str("}}");
         out

@@ -10,7 +10,13 @@ use crate::error::refuse;
 pub(crate) const NO_FILE_ID: &str =
     "file_id is not supported. Pass the image as a base64 data url instead.";
 
-const MEDIA_TYPES: [&str; 5] = ["image/webp", "image/png", "image/jpeg", "image/jpg", "image/gif"];
+const MEDIA_TYPES: [&str; 5] = [
+    "image/webp",
+    "image/png",
+    "image/jpeg",
+    "image/jpg",
+    "image/gif",
+];
 
 /// The parts of a data URL.
 pub(crate) struct DataUrl<'a> {
@@ -25,21 +31,29 @@ impl<'a> DataUrl<'a> {
         let rest = strip_prefix_ignore_case(url, "data:")?;
         let (header, payload) = rest.split_once(',')?;
         let media_type = header.split(';').next().unwrap_or("").trim();
-        Some(DataUrl { media_type, is_base64: header.ends_with(";base64"), payload })
+        Some(DataUrl {
+            media_type,
+            is_base64: header.ends_with(";base64"),
+            payload,
+        })
     }
 
     fn is_image(&self) -> bool {
-        MEDIA_TYPES.iter().any(|known| known.eq_ignore_ascii_case(self.media_type))
+        MEDIA_TYPES
+            .iter()
+            .any(|known| known.eq_ignore_ascii_case(self.media_type))
     }
 }
 
 fn strip_prefix_ignore_case<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
     let head = text.get(..prefix.len())?;
-    head.eq_ignore_ascii_case(prefix).then(|| &text[prefix.len()..])
+    head.eq_ignore_ascii_case(prefix)
+        .then(|| &text[prefix.len()..])
 }
 
 pub(crate) fn is_web_url(url: &str) -> bool {
-    strip_prefix_ignore_case(url, "http:").is_some() || strip_prefix_ignore_case(url, "https:").is_some()
+    strip_prefix_ignore_case(url, "http:").is_some()
+        || strip_prefix_ignore_case(url, "https:").is_some()
 }
 
 /// Whether `text` is base64 in the forgiving form of the WHATWG: blanks and missing padding are allowed.
@@ -48,7 +62,13 @@ pub(crate) fn is_forgiving_base64(text: &str) -> bool {
     let mut length = text.bytes().filter(|byte| !is_blank(byte)).count();
     let mut padding = 0;
     if length % 4 == 0 {
-        padding = text.bytes().rev().filter(|byte| !is_blank(byte)).take(2).take_while(|byte| *byte == b'=').count();
+        padding = text
+            .bytes()
+            .rev()
+            .filter(|byte| !is_blank(byte))
+            .take(2)
+            .take_while(|byte| *byte == b'=')
+            .count();
         length -= padding;
     }
     length % 4 != 1
@@ -63,10 +83,17 @@ pub(crate) fn is_forgiving_base64(text: &str) -> bool {
 /// Whether `text` is base64 with exact padding.
 pub(crate) fn is_strict_base64(text: &str) -> bool {
     let bytes = text.as_bytes();
-    let padding = bytes.iter().rev().take(2).take_while(|byte| **byte == b'=').count();
+    let padding = bytes
+        .iter()
+        .rev()
+        .take(2)
+        .take_while(|byte| **byte == b'=')
+        .count();
     let body = &bytes[..bytes.len() - padding];
     bytes.len() % 4 == 0
-        && body.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/'))
+        && body
+            .iter()
+            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/'))
         && trailing_bits_are_zero(body)
 }
 
@@ -116,7 +143,11 @@ pub(crate) fn decode_base64(text: &str) -> Option<Vec<u8>> {
 }
 
 /// The source of an `image_url`; `path` is where an error is reported.
-pub(crate) fn image_url_source(url: String, detail: ImageDetail, path: &Arc<str>) -> Rule<ImageSource> {
+pub(crate) fn image_url_source(
+    url: String,
+    detail: ImageDetail,
+    path: &Arc<str>,
+) -> Rule<ImageSource> {
     let data = if is_web_url(&url) {
         ImageData::Url(url.into())
     } else {
@@ -134,7 +165,11 @@ pub(crate) fn image_url_source(url: String, detail: ImageDetail, path: &Arc<str>
         }
         ImageData::DataUrl(url.into())
     };
-    Ok(ImageSource { data, detail, path: path.clone() })
+    Ok(ImageSource {
+        data,
+        detail,
+        path: path.clone(),
+    })
 }
 
 /// Checks that `file_data` is an image in a data URL.

@@ -23,13 +23,14 @@ mod shape;
 pub use chat::ChatCompletionRequest;
 pub use error::{ConversionError, RequestError, ShapeError};
 pub use events::{
-    ChatCompletionChunk, ChatCompletionChunkGenerator, ChatCompletionResponse, ChunkGenerator, FinishReason,
-    MessagesChunkGenerator, MessagesResponse, MessagesStreamEvent, ResponsesChunkGenerator, ResponsesResponse,
-    ResponsesStreamEvent, Usage,
+    ChatCompletionChunk, ChatCompletionChunkGenerator, ChatCompletionResponse, ChunkGenerator,
+    FinishReason, MessagesChunkGenerator, MessagesResponse, MessagesStreamEvent,
+    ResponsesChunkGenerator, ResponsesResponse, ResponsesStreamEvent, Usage,
 };
 pub use messages::MessagesRequest;
 pub use options::{
-    Compat, ConversionOptions, Extras, ModelVersion, ReasoningContentBehavior, RequestLimits, WebSearchBehavior,
+    Compat, ConversionOptions, Extras, ModelVersion, ReasoningContentBehavior, RequestLimits,
+    WebSearchBehavior,
 };
 pub use processor::{Chunk, InferenceFinishReason, PromptUsage, StreamError, StreamProcessor};
 pub use request::{ConversationRequest, Generation, InferenceOptions, OutputConstraint, Warning};

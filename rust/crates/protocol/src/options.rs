@@ -126,7 +126,10 @@ impl Default for ConversionOptions {
             special_tokens: SpecialTokens::default(),
             model_versions_by_name: vec![
                 ("DeepSeek-V4-Pro".to_owned(), ModelVersion::DeepseekV4Pro),
-                ("DeepSeek-V4.1-Flash".to_owned(), ModelVersion::DeepseekV41Flash),
+                (
+                    "DeepSeek-V4.1-Flash".to_owned(),
+                    ModelVersion::DeepseekV41Flash,
+                ),
             ],
             extras: Extras::default(),
             limits: RequestLimits::default(),
@@ -138,7 +141,10 @@ impl Default for ConversionOptions {
 impl ConversionOptions {
     /// Options that reproduce the original.
     pub fn official() -> Self {
-        ConversionOptions { compat: Compat::Official, ..Self::default() }
+        ConversionOptions {
+            compat: Compat::Official,
+            ..Self::default()
+        }
     }
 
     pub(crate) fn is_official(&self) -> bool {

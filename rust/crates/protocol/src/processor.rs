@@ -4,7 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use recipe_stream::{
-    Delta, DeltaKind, LogprobCount, Machine, MalformedCall, ParsingOptions, TokenLogprob, TokenReader,
+    Delta, DeltaKind, LogprobCount, Machine, MalformedCall, ParsingOptions, TokenLogprob,
+    TokenReader,
 };
 use recipe_tokenizer::Tokenizer;
 
@@ -76,7 +77,9 @@ impl fmt::Display for StreamError {
         match self {
             StreamError::Finished => formatter.write_str("stream processor has finished"),
             StreamError::Closed => formatter.write_str("stream processor is closed"),
-            StreamError::NoTokenizer => formatter.write_str("token chunk received without a tokenizer"),
+            StreamError::NoTokenizer => {
+                formatter.write_str("token chunk received without a tokenizer")
+            }
             StreamError::Logprobs(count) => count.fmt(formatter),
         }
     }
@@ -139,7 +142,10 @@ impl<G: ChunkGenerator> StreamProcessor<G> {
             prompt: PromptUsage::default(),
             fingerprint: None,
             completion_tokens: 0,
-            reasoning: ReasoningCount { is_wanted, ..ReasoningCount::default() },
+            reasoning: ReasoningCount {
+                is_wanted,
+                ..ReasoningCount::default()
+            },
             valid_calls: 0,
             calls: 0,
             deltas: Vec::new(),
@@ -175,15 +181,24 @@ impl<G: ChunkGenerator> StreamProcessor<G> {
         self.phase = Phase::Running;
         let mut events = Vec::new();
         match chunk {
-            Chunk::Ready { prompt_usage, system_fingerprint } => {
+            Chunk::Ready {
+                prompt_usage,
+                system_fingerprint,
+            } => {
                 if is_first {
                     self.prompt = prompt_usage.unwrap_or_default();
                     self.fingerprint.clone_from(system_fingerprint);
                 }
                 self.start(&mut events);
             }
-            Chunk::Text { content, token_count } => self.text(content, *token_count, &mut events),
-            Chunk::Tokens { token_ids, logprobs } => {
+            Chunk::Text {
+                content,
+                token_count,
+            } => self.text(content, *token_count, &mut events),
+            Chunk::Tokens {
+                token_ids,
+                logprobs,
+            } => {
                 if let Err(error) = self.tokens(token_ids, logprobs.clone(), &mut events) {
                     self.phase = Phase::Closed;
                     return Err(error);
@@ -211,7 +226,8 @@ impl<G: ChunkGenerator> StreamProcessor<G> {
     fn start(&mut self, events: &mut Vec<G::Event>) {
         if !self.is_started {
             self.is_started = true;
-            self.generator.start(self.prompt, self.fingerprint.take(), events);
+            self.generator
+                .start(self.prompt, self.fingerprint.take(), events);
         }
     }
 
@@ -292,7 +308,11 @@ impl<G: ChunkGenerator> StreamProcessor<G> {
         if self.phase == Phase::Finished {
             return;
         }
-        let has_calls = if self.official { self.calls > 0 } else { self.valid_calls > 0 };
+        let has_calls = if self.official {
+            self.calls > 0
+        } else {
+            self.valid_calls > 0
+        };
         let reason = match reason {
             Some(InferenceFinishReason::Length) => FinishReason::Length,
             Some(InferenceFinishReason::ContentFilter) => FinishReason::ContentFilter,
@@ -313,7 +333,15 @@ impl<G: ChunkGenerator> StreamProcessor<G> {
         };
         let malformed = self.machine.malformed_calls().to_vec();
         let logprobs = self.machine.take_unclaimed();
-        self.generator.end(End { reason, usage, malformed, logprobs }, events);
+        self.generator.end(
+            End {
+                reason,
+                usage,
+                malformed,
+                logprobs,
+            },
+            events,
+        );
     }
 
     fn reasoning_tokens(&self) -> Option<u64> {

@@ -41,7 +41,9 @@ impl OutputConstraint {
         match self {
             OutputConstraint::Json { .. } => "json",
             OutputConstraint::Regex { .. } => "regex",
-            OutputConstraint::ToolCalls { required: false, .. } => "tool_call",
+            OutputConstraint::ToolCalls {
+                required: false, ..
+            } => "tool_call",
             OutputConstraint::ToolCalls { required: true, .. } => "tool_call_required",
         }
     }
@@ -50,7 +52,9 @@ impl OutputConstraint {
     pub fn schema(&self) -> String {
         match self {
             OutputConstraint::Json { schema: None } => String::new(),
-            OutputConstraint::Json { schema: Some(schema) } => schema.to_compact(),
+            OutputConstraint::Json {
+                schema: Some(schema),
+            } => schema.to_compact(),
             OutputConstraint::Regex { pattern } => pattern.clone(),
             OutputConstraint::ToolCalls { tools, .. } => {
                 let mut out = String::from("[");
@@ -205,7 +209,10 @@ impl ConversationRequest {
             )));
         }
         Ok(requested.unwrap_or_else(|| {
-            let default = match (self.conversation.thinking_mode, self.conversation.reasoning_effort) {
+            let default = match (
+                self.conversation.thinking_mode,
+                self.conversation.reasoning_effort,
+            ) {
                 (false, _) => 8192,
                 (true, Some(Effort::Max)) => 131_072,
                 (true, _) => 65_536,

@@ -31,7 +31,10 @@ fn first_error(schema: &Value<'_>, options: &ConversionOptions) -> Rule<Option<A
     let text = schema.to_compact();
     let limit = options.limits.max_schema_bytes;
     if !options.is_official() && text.len() > limit {
-        return refuse(format!("JSON Schema too large: {} bytes, the limit is {limit}", text.len()));
+        return refuse(format!(
+            "JSON Schema too large: {} bytes, the limit is {limit}",
+            text.len()
+        ));
     }
     let lock = cache();
     if let Ok(cache) = lock.read() {
@@ -39,7 +42,9 @@ fn first_error(schema: &Value<'_>, options: &ConversionOptions) -> Rule<Option<A
             return Ok(outcome.clone());
         }
     }
-    let outcome = jsonschema::validator_for(&to_serde(schema)).err().map(|error| Arc::from(error.to_string()));
+    let outcome = jsonschema::validator_for(&to_serde(schema))
+        .err()
+        .map(|error| Arc::from(error.to_string()));
     if let Ok(mut cache) = lock.write() {
         cache.bytes += text.len();
         if cache.bytes > CACHE_BYTES {
@@ -61,7 +66,10 @@ fn to_serde(value: &Value<'_>) -> serde_json::Value {
         Value::String(text) => text.as_ref().into(),
         Value::Array(items) => items.iter().map(to_serde).collect(),
         Value::Object(object) => serde_json::Value::Object(
-            object.iter().map(|(key, item)| (key.to_owned(), to_serde(item))).collect(),
+            object
+                .iter()
+                .map(|(key, item)| (key.to_owned(), to_serde(item)))
+                .collect(),
         ),
     }
 }
@@ -98,7 +106,9 @@ pub(crate) fn check_response_schema(schema: &Value<'_>, options: &ConversionOpti
 
 pub(crate) fn empty_parameters() -> Arc<Value<'static>> {
     static EMPTY: OnceLock<Arc<Value<'static>>> = OnceLock::new();
-    EMPTY.get_or_init(|| Arc::new(Value::Object(Object::new()))).clone()
+    EMPTY
+        .get_or_init(|| Arc::new(Value::Object(Object::new())))
+        .clone()
 }
 
 /// The normalised form of `{"type": "object"}`.
@@ -117,7 +127,13 @@ pub(crate) fn normalize_parameters(
     options: &ConversionOptions,
 ) -> Rule<Value<'static>> {
     let not_object = "The top level of the function parameters schema must be an object.";
-    normalize(schema, "Invalid tool parameters schema : ", true, not_object, options)
+    normalize(
+        schema,
+        "Invalid tool parameters schema : ",
+        true,
+        not_object,
+        options,
+    )
 }
 
 /// Normalises the schema of a strict response format.
@@ -138,8 +154,18 @@ fn normalize(
     options: &ConversionOptions,
 ) -> Rule<Value<'static>> {
     let official = options.is_official();
-    Normalizer { official, what, checks_rules: false }.node(schema)?;
-    Normalizer { official, what, checks_rules: true }.top(schema, allow_empty, not_object)
+    Normalizer {
+        official,
+        what,
+        checks_rules: false,
+    }
+    .node(schema)?;
+    Normalizer {
+        official,
+        what,
+        checks_rules: true,
+    }
+    .top(schema, allow_empty, not_object)
 }
 
 /// Rewrites strict schemas in a fixed member order and refuses what a grammar cannot enforce.
@@ -153,11 +179,17 @@ struct Normalizer {
 }
 
 const FORMATS: [&str; 5] = ["email", "hostname", "ipv4", "ipv6", "uuid"];
-const KINDS: [&str; 7] = ["object", "string", "number", "integer", "boolean", "array", "null"];
+const KINDS: [&str; 7] = [
+    "object", "string", "number", "integer", "boolean", "array", "null",
+];
 const SCALARS: [&str; 5] = ["string", "number", "integer", "boolean", "null"];
 
 fn variants(words: &[&str]) -> String {
-    words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ")
+    words
+        .iter()
+        .map(|word| format!("`{word}`"))
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 impl Normalizer {
@@ -194,7 +226,11 @@ impl Normalizer {
     }
 
     /// Carries `$defs` and `definitions` over, so that references keep their targets.
-    fn with_definitions(&self, schema: &Value<'_>, normalized: Value<'static>) -> Rule<Value<'static>> {
+    fn with_definitions(
+        &self,
+        schema: &Value<'_>,
+        normalized: Value<'static>,
+    ) -> Rule<Value<'static>> {
         let Value::Object(mut result) = normalized else {
             return Ok(normalized);
         };
@@ -217,7 +253,9 @@ impl Normalizer {
         match object.get("type") {
             Some(Value::String(kind)) => return self.typed(kind, object),
             Some(Value::Array(kinds)) => {
-                return self.type_list(kinds, object).map_err(|error| self.in_field(error, "type", "unknown variant"));
+                return self
+                    .type_list(kinds, object)
+                    .map_err(|error| self.in_field(error, "type", "unknown variant"));
             }
             Some(other) => return self.wrong_type(other, "variant identifier"),
             None => {}
@@ -231,9 +269,9 @@ impl Normalizer {
                 result.insert("$ref", Value::string(target.clone().into_owned()));
                 Ok(Value::Object(result))
             }
-            Some(other) => {
-                self.wrong_type(other, "a string").map_err(|error| self.in_field(error, "$ref", "invalid type"))
-            }
+            Some(other) => self
+                .wrong_type(other, "a string")
+                .map_err(|error| self.in_field(error, "$ref", "invalid type")),
             None => self.malformed("one of `type`, `anyOf`, `$ref` field is required"),
         }
     }
@@ -286,7 +324,10 @@ impl Normalizer {
             return refuse("additionalProperties should not be true");
         }
         check_required(self, object.get("required"), &properties)?;
-        let required = properties.iter().map(|(name, _)| Value::string(name.to_owned())).collect();
+        let required = properties
+            .iter()
+            .map(|(name, _)| Value::string(name.to_owned()))
+            .collect();
         let mut result = Object::new();
         result.insert("type", Value::string("object"));
         result.insert("properties", Value::Object(properties));
@@ -326,13 +367,23 @@ impl Normalizer {
             }
             Some(other) => return self.wrong_type(other, "a sequence"),
         }
-        self.copy_kept(object, &["const", "default", "minLength", "maxLength"], &mut result);
+        self.copy_kept(
+            object,
+            &["const", "default", "minLength", "maxLength"],
+            &mut result,
+        );
         Ok(Value::Object(result))
     }
 
     fn number(&self, kind: &str, object: &Object<'_>) -> Rule<Value<'static>> {
         const KEYS: [&str; 7] = [
-            "const", "default", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf",
+            "const",
+            "default",
+            "minimum",
+            "maximum",
+            "exclusiveMinimum",
+            "exclusiveMaximum",
+            "multipleOf",
         ];
         let mut result = Object::new();
         result.insert("type", Value::string(kind.to_owned()));
@@ -369,17 +420,27 @@ impl Normalizer {
             None => return self.malformed("missing field `items`"),
         }
         self.copy_string(object, "description", &mut result)?;
-        self.copy_kept(object, &["minItems", "maxItems", "uniqueItems"], &mut result);
+        self.copy_kept(
+            object,
+            &["minItems", "maxItems", "uniqueItems"],
+            &mut result,
+        );
         Ok(Value::Object(result))
     }
 
     fn any_of(&self, choices: &Value<'_>, object: &Object<'_>) -> Rule<Value<'static>> {
         let choices = match choices.as_array() {
-            Some(choices) => choices.iter().map(|choice| self.choice(choice)).collect::<Rule<Vec<_>>>(),
+            Some(choices) => choices
+                .iter()
+                .map(|choice| self.choice(choice))
+                .collect::<Rule<Vec<_>>>(),
             None => self.wrong_type(choices, "a sequence"),
         };
         let mut result = Object::new();
-        result.insert("anyOf", Value::Array(choices.map_err(|error| self.in_field(error, "anyOf", ""))?));
+        result.insert(
+            "anyOf",
+            Value::Array(choices.map_err(|error| self.in_field(error, "anyOf", ""))?),
+        );
         self.copy_string(object, "description", &mut result)
             .map_err(|error| self.in_field(error, "description", ""))?;
         Ok(Value::Object(result))
@@ -428,7 +489,12 @@ impl Normalizer {
         Ok(Value::Object(result))
     }
 
-    fn copy_string(&self, from: &Object<'_>, key: &'static str, to: &mut Object<'static>) -> Rule<()> {
+    fn copy_string(
+        &self,
+        from: &Object<'_>,
+        key: &'static str,
+        to: &mut Object<'static>,
+    ) -> Rule<()> {
         match from.get(key) {
             None | Some(Value::Null) => Ok(()),
             Some(Value::String(text)) => {
@@ -452,7 +518,11 @@ impl Normalizer {
     }
 }
 
-fn check_required(rules: &Normalizer, required: Option<&Value<'_>>, properties: &Object<'_>) -> Rule<()> {
+fn check_required(
+    rules: &Normalizer,
+    required: Option<&Value<'_>>,
+    properties: &Object<'_>,
+) -> Rule<()> {
     let names = match required {
         None | Some(Value::Null) => return Ok(()),
         Some(Value::Array(names)) => names,

@@ -29,12 +29,17 @@ impl ReasoningKey {
     /// A key from 32 secret bytes.
     pub fn new(secret: [u8; 32]) -> Self {
         let key = Key::from(secret);
-        ReasoningKey { cipher: Arc::new(ChaCha20Poly1305::new(&key)) }
+        ReasoningKey {
+            cipher: Arc::new(ChaCha20Poly1305::new(&key)),
+        }
     }
 
     /// Seals `text`. The nonce must not repeat for one key.
     pub fn seal(&self, text: &str, nonce: [u8; NONCE_BYTES]) -> Option<String> {
-        let sealed = self.cipher.encrypt(&Nonce::from(nonce), text.as_bytes()).ok()?;
+        let sealed = self
+            .cipher
+            .encrypt(&Nonce::from(nonce), text.as_bytes())
+            .ok()?;
         let mut out = String::from(PREFIX);
         push_hex(&mut out, &nonce);
         push_hex(&mut out, &sealed);
@@ -64,7 +69,10 @@ fn parse_hex(text: &str) -> Option<Vec<u8>> {
         return None;
     }
     let digit = |byte: u8| (byte as char).to_digit(16).map(|digit| digit as u8);
-    text.as_bytes().chunks_exact(2).map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?)).collect()
+    text.as_bytes()
+        .chunks_exact(2)
+        .map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?))
+        .collect()
 }
 
 #[cfg(test)]
@@ -77,7 +85,14 @@ mod tests {
         let sealed = key.seal("why 潮", [1; 12]).unwrap_or_default();
         assert_eq!(key.open(&sealed).as_deref(), Some("why 潮"));
         assert_eq!(ReasoningKey::new([8; 32]).open(&sealed), None);
-        for foreign in ["", "resp-1-0", "dsr1.", "dsr1.zz", "dsr1.00", &sealed[..sealed.len() - 2]] {
+        for foreign in [
+            "",
+            "resp-1-0",
+            "dsr1.",
+            "dsr1.zz",
+            "dsr1.00",
+            &sealed[..sealed.len() - 2],
+        ] {
             assert_eq!(key.open(foreign), None);
         }
     }

@@ -10,7 +10,10 @@ use crate::error::ShapeError;
 pub(crate) type Shape<T> = Result<T, ShapeError>;
 
 pub(crate) fn wrong<T>(key: &str, expected: &str, value: &Value<'_>) -> Shape<T> {
-    Err(ShapeError::new(format!("`{key}` must be {expected}, not {}", value.kind())))
+    Err(ShapeError::new(format!(
+        "`{key}` must be {expected}, not {}",
+        value.kind()
+    )))
 }
 
 pub(crate) fn missing<T>(key: &str) -> Shape<T> {
@@ -19,7 +22,10 @@ pub(crate) fn missing<T>(key: &str) -> Shape<T> {
 
 pub(crate) fn unknown<T>(key: &str, value: &str, allowed: &[&str]) -> Shape<T> {
     let allowed: Vec<String> = allowed.iter().map(|word| format!("`{word}`")).collect();
-    Err(ShapeError::new(format!("`{key}` is `{value}`, expected one of {}", allowed.join(", "))))
+    Err(ShapeError::new(format!(
+        "`{key}` is `{value}`, expected one of {}",
+        allowed.join(", ")
+    )))
 }
 
 /// `None` for `null`.
@@ -145,7 +151,9 @@ pub(crate) struct Members<'a> {
 
 impl<'a> Members<'a> {
     pub fn new(object: Object<'a>) -> Self {
-        Members { entries: object.into_iter().collect() }
+        Members {
+            entries: object.into_iter().collect(),
+        }
     }
 
     pub fn take(&mut self, key: &str) -> Option<Value<'a>> {

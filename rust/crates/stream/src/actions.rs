@@ -81,7 +81,11 @@ impl Machine {
             self.released = start;
             return self.enter(State::Json, false, start);
         }
-        let bracket = self.queue.chunks.front().and_then(|chunk| chunk.text.get(start - chunk.start..end - chunk.start));
+        let bracket = self
+            .queue
+            .chunks
+            .front()
+            .and_then(|chunk| chunk.text.get(start - chunk.start..end - chunk.start));
         out.push(DeltaKind::Answer(bracket.unwrap_or_default().to_owned()).into());
         self.enter(State::Json, false, end);
     }
@@ -169,11 +173,17 @@ impl Machine {
         match (self.state, action) {
             (State::StrictCalls, Action::OpenName) => self.open_name(end),
             (State::StrictCalls, Action::CloseCalls) => self.close_block(end),
-            (State::StrictName, Action::CloseName) => self.check_next(State::StrictNameEnd, start, end),
+            (State::StrictName, Action::CloseName) => {
+                self.check_next(State::StrictNameEnd, start, end)
+            }
             (State::StrictName, _) => self.lose_name(MalformedReason::UnterminatedName, start, out),
             (State::StrictNameEnd, _) => self.open_call(end, out),
             (State::StrictArgs, Action::OpenKey) => {
-                let opening = if self.call.has_arguments { ", \"" } else { "{\"" };
+                let opening = if self.call.has_arguments {
+                    ", \""
+                } else {
+                    "{\""
+                };
                 self.arguments(opening.to_owned(), out);
                 self.call.has_arguments = true;
                 self.call.key_bytes = 0;
@@ -257,8 +267,14 @@ impl Machine {
     }
 
     fn report_nameless(&mut self, reason: MalformedReason, out: &mut Vec<Delta>) {
-        let Call { name, malformed, .. } = std::mem::take(&mut self.call);
-        let call = MalformedCall { index: None, name, reason: malformed.unwrap_or(reason) };
+        let Call {
+            name, malformed, ..
+        } = std::mem::take(&mut self.call);
+        let call = MalformedCall {
+            index: None,
+            name,
+            reason: malformed.unwrap_or(reason),
+        };
         self.malformed.push(call.clone());
         out.push(DeltaKind::CallMalformed(call).into());
     }
@@ -276,15 +292,29 @@ impl Machine {
         }
         self.call.is_open = true;
         self.calls_started += 1;
-        out.push(DeltaKind::CallStart { name: self.call.name.clone() }.into());
-        if self.options.tool_names.as_ref().is_some_and(|names| !names.contains(&self.call.name)) {
+        out.push(
+            DeltaKind::CallStart {
+                name: self.call.name.clone(),
+            }
+            .into(),
+        );
+        if self
+            .options
+            .tool_names
+            .as_ref()
+            .is_some_and(|names| !names.contains(&self.call.name))
+        {
             self.mark(MalformedReason::UnknownTool);
         }
         self.enter(State::StrictArgs, false, end);
     }
 
     fn close_block(&mut self, end: usize) {
-        let next = if self.options.keep_text_after_tools { self.answer_state() } else { State::Ended };
+        let next = if self.options.keep_text_after_tools {
+            self.answer_state()
+        } else {
+            State::Ended
+        };
         self.enter(next, false, end);
     }
 
@@ -295,7 +325,11 @@ impl Machine {
         self.call.checked = 0;
         // One level belongs to the object of all arguments.
         self.call.validator = Validator::with_max_depth(MAX_DEPTH - 1);
-        let state = if is_string { State::StrictStringValue } else { State::StrictRawValue };
+        let state = if is_string {
+            State::StrictStringValue
+        } else {
+            State::StrictRawValue
+        };
         self.enter(state, false, end);
     }
 
@@ -361,7 +395,12 @@ impl Machine {
             let closing = if self.call.has_arguments { "}" } else { "{}" };
             self.arguments(closing.to_owned(), out);
         }
-        let Call { name, has_text, malformed, .. } = std::mem::take(&mut self.call);
+        let Call {
+            name,
+            has_text,
+            malformed,
+            ..
+        } = std::mem::take(&mut self.call);
         let Some(reason) = malformed else {
             out.push(DeltaKind::CallEnd.into());
             return;
@@ -370,7 +409,11 @@ impl Machine {
             // Some clients read empty arguments as an empty object; an open brace cannot be misread.
             out.push(DeltaKind::Arguments("{".to_owned()).into());
         }
-        let call = MalformedCall { index: self.calls_started.checked_sub(1), name, reason };
+        let call = MalformedCall {
+            index: self.calls_started.checked_sub(1),
+            name,
+            reason,
+        };
         self.malformed.push(call.clone());
         out.push(DeltaKind::CallMalformed(call).into());
     }

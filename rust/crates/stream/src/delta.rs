@@ -39,6 +39,9 @@ pub enum DeltaKind {
 
 impl From<DeltaKind> for Delta {
     fn from(kind: DeltaKind) -> Self {
-        Delta { kind, logprobs: Vec::new() }
+        Delta {
+            kind,
+            logprobs: Vec::new(),
+        }
     }
 }

@@ -47,14 +47,28 @@ impl Machine {
     /// A parser at the start of output.
     pub fn new(options: ParsingOptions, official: bool) -> Self {
         let options = ParsingOptions {
-            stop_sequences: options.stop_sequences.iter().filter(|text| !text.is_empty()).cloned().collect(),
+            stop_sequences: options
+                .stop_sequences
+                .iter()
+                .filter(|text| !text.is_empty())
+                .cloned()
+                .collect(),
             ..options
         };
-        let answer = if options.parse_json_output { State::JsonWait } else { State::Answer };
+        let answer = if options.parse_json_output {
+            State::JsonWait
+        } else {
+            State::Answer
+        };
         let (state, at_start) = match options.thinking_initial_stage {
-            _ if options.starts_in_tool_calls => {
-                (if official { State::Calls } else { State::StrictCalls }, false)
-            }
+            _ if options.starts_in_tool_calls => (
+                if official {
+                    State::Calls
+                } else {
+                    State::StrictCalls
+                },
+                false,
+            ),
             Some(ThinkingInitialStage::ReasoningStart) => (State::Reason, true),
             Some(ThinkingInitialStage::ReasoningContinuation) => (State::Reason, false),
             Some(ThinkingInitialStage::ContentContinuation) => (answer, false),
@@ -146,7 +160,8 @@ impl Machine {
             return;
         }
         if text.is_empty() {
-            self.unclaimed.extend(logprobs.into_iter().map(|(_, entry)| entry));
+            self.unclaimed
+                .extend(logprobs.into_iter().map(|(_, entry)| entry));
             return;
         }
         self.queue.push(text.to_owned(), source, logprobs);
@@ -167,7 +182,12 @@ impl Machine {
         self.settle_deferred(limit, out);
         if self.official && tail > 0 {
             // The original gives out a chunk only when all of it is decided.
-            let decided = self.queue.chunks.iter().map(ChunkText::end).take_while(|end| *end <= limit);
+            let decided = self
+                .queue
+                .chunks
+                .iter()
+                .map(ChunkText::end)
+                .take_while(|end| *end <= limit);
             limit = decided.last().unwrap_or(self.released);
         }
         if limit > self.released {
@@ -186,7 +206,11 @@ impl Machine {
         }
         let end = self.queue.end();
         // Half a marker inside a call is markup that was cut off, not argument text.
-        let kept = if self.state.is_in_calls() { end - self.scanner.tail() } else { end };
+        let kept = if self.state.is_in_calls() {
+            end - self.scanner.tail()
+        } else {
+            end
+        };
         self.flush(kept, out);
         self.emit_deferred(out);
         if !self.official {
@@ -225,8 +249,13 @@ impl Machine {
     fn table(&mut self, state: State) -> Arc<Table> {
         let slot = &mut self.tables[state as usize];
         let options = &self.options;
-        let build = if self.official { official::table } else { strict::table };
-        slot.get_or_insert_with(|| Arc::new(build(state, options))).clone()
+        let build = if self.official {
+            official::table
+        } else {
+            strict::table
+        };
+        slot.get_or_insert_with(|| Arc::new(build(state, options)))
+            .clone()
     }
 
     pub(crate) fn enter(&mut self, state: State, at_start: bool, position: usize) {
@@ -295,7 +324,12 @@ impl Machine {
             self.claim_released();
             self.attach_unclaimed(given, out);
         }
-        while self.queue.chunks.front().is_some_and(|chunk| chunk.end() <= self.released) {
+        while self
+            .queue
+            .chunks
+            .front()
+            .is_some_and(|chunk| chunk.end() <= self.released)
+        {
             self.queue.chunks.pop_front();
         }
         if self.official && is_followed_in_chunk && out.len() > given && !self.stopped {
@@ -306,7 +340,12 @@ impl Machine {
     /// Entries of text that has been passed go to the next delta.
     fn claim_released(&mut self) {
         let released = self.released;
-        for chunk in self.queue.chunks.iter_mut().take_while(|chunk| chunk.start < released) {
+        for chunk in self
+            .queue
+            .chunks
+            .iter_mut()
+            .take_while(|chunk| chunk.start < released)
+        {
             let until = released.min(chunk.end()) - chunk.start;
             claim(chunk, until, &mut self.unclaimed);
         }
@@ -317,7 +356,10 @@ impl Machine {
             return;
         }
         let is_shown = |delta: &&mut Delta| {
-            matches!(delta.kind, DeltaKind::Reasoning(_) | DeltaKind::Answer(_) | DeltaKind::Arguments(_))
+            matches!(
+                delta.kind,
+                DeltaKind::Reasoning(_) | DeltaKind::Answer(_) | DeltaKind::Arguments(_)
+            )
         };
         if let Some(delta) = out[given..].iter_mut().find(is_shown) {
             delta.logprobs.append(&mut self.unclaimed);
@@ -357,9 +399,17 @@ fn attach_all(deltas: &mut [Delta], logprobs: &[(usize, LogprobEntry)]) {
 
 /// Takes the entries of tokens that begin before `until` and have not been taken yet.
 fn claim(chunk: &mut ChunkText, until: usize, to: &mut Vec<LogprobEntry>) {
-    let count = chunk.logprobs.iter().take_while(|(offset, _)| *offset < until).count();
+    let count = chunk
+        .logprobs
+        .iter()
+        .take_while(|(offset, _)| *offset < until)
+        .count();
     if count > chunk.claimed {
-        to.extend(chunk.logprobs[chunk.claimed..count].iter().map(|(_, entry)| entry.clone()));
+        to.extend(
+            chunk.logprobs[chunk.claimed..count]
+                .iter()
+                .map(|(_, entry)| entry.clone()),
+        );
         chunk.claimed = count;
     }
 }

@@ -13,7 +13,10 @@ pub(crate) fn table(state: State, options: &ParsingOptions) -> Table {
     let mut watchers = Vec::new();
     let open_calls = |watchers: &mut Vec<_>| {
         if options.parse_tool_calls {
-            watchers.push((Pattern::new(&["<", dsml, ""]).after_newlines(), Action::OpenCalls));
+            watchers.push((
+                Pattern::new(&["<", dsml, ""]).after_newlines(),
+                Action::OpenCalls,
+            ));
         }
     };
     match state {
@@ -38,7 +41,10 @@ pub(crate) fn table(state: State, options: &ParsingOptions) -> Table {
         State::AfterJson => open_calls(&mut watchers),
         State::Calls => {
             watchers.push((Pattern::plain("invoke name=\""), Action::OpenName));
-            watchers.push((Pattern::new(&["</", dsml, "tool_calls>"]), Action::CloseCalls));
+            watchers.push((
+                Pattern::new(&["</", dsml, "tool_calls>"]),
+                Action::CloseCalls,
+            ));
             watchers.push((Pattern::new(&["</", dsml, " calls>"]), Action::CloseCalls));
         }
         State::Name => watchers.push((Pattern::plain("\""), Action::CloseName)),
@@ -65,7 +71,10 @@ pub(crate) fn skip_newline() -> (Pattern, Action) {
 
 pub(crate) fn end_reasoning(options: &ParsingOptions) -> (Pattern, Action) {
     let token = options.special_tokens.get(SpecialToken::ThinkingEnd);
-    (Pattern::new(&["", token, ""]).after_newlines(), Action::EndReasoning)
+    (
+        Pattern::new(&["", token, ""]).after_newlines(),
+        Action::EndReasoning,
+    )
 }
 
 pub(crate) fn skip_end_reasoning(options: &ParsingOptions) -> (Pattern, Action) {

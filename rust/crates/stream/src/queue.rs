@@ -59,12 +59,21 @@ impl Queue {
     pub fn push(&mut self, text: String, source: Source, logprobs: Vec<(usize, LogprobEntry)>) {
         let start = self.end;
         self.end += text.len();
-        self.chunks.push_back(ChunkText { start, text, source, logprobs, claimed: 0 });
+        self.chunks.push_back(ChunkText {
+            start,
+            text,
+            source,
+            logprobs,
+            claimed: 0,
+        });
     }
 
     /// Index of the chunk that holds the byte at `offset`.
     pub fn index_of(&self, offset: usize) -> usize {
         // The byte is nearly always in the last chunk.
-        self.chunks.iter().rposition(|chunk| chunk.start <= offset).unwrap_or(0)
+        self.chunks
+            .iter()
+            .rposition(|chunk| chunk.start <= offset)
+            .unwrap_or(0)
     }
 }

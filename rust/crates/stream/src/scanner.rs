@@ -32,16 +32,29 @@ impl Table {
             .map(|(pattern, action)| Watcher { pattern, action })
             .collect();
         let mut first = [false; 256];
-        for watcher in watchers.iter().filter(|watcher| !watcher.pattern.start_only) {
+        for watcher in watchers
+            .iter()
+            .filter(|watcher| !watcher.pattern.start_only)
+        {
             first[usize::from(watcher.pattern.bytes[0])] = true;
             first[usize::from(b'\n')] |= watcher.pattern.swallows_newlines;
         }
-        let distinct = (0..=255u8).filter(|byte| first[usize::from(*byte)]).collect();
-        Table { watchers, first, distinct, anchored: false }
+        let distinct = (0..=255u8)
+            .filter(|byte| first[usize::from(*byte)])
+            .collect();
+        Table {
+            watchers,
+            first,
+            distinct,
+            anchored: false,
+        }
     }
 
     pub fn anchored(watchers: Vec<(Pattern, Action)>) -> Self {
-        Table { anchored: true, ..Table::new(watchers) }
+        Table {
+            anchored: true,
+            ..Table::new(watchers)
+        }
     }
 
     /// Position of the first byte with which a marker can begin.
@@ -61,7 +74,11 @@ impl Table {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Found {
     /// A marker from `start` to `end`.
-    Marker { action: Action, start: usize, end: usize },
+    Marker {
+        action: Action,
+        start: usize,
+        end: usize,
+    },
     /// In an anchored state: no marker can match any more.
     NoMatch,
     /// All text has been scanned.
@@ -85,13 +102,21 @@ pub(crate) struct Scanner {
 impl Scanner {
     pub fn new(table: Arc<Table>, at_start: bool) -> Self {
         let progress = vec![Progress::default(); table.watchers.len()];
-        Scanner { table, progress, position: 0, at_start, active: false, mixed: false }
+        Scanner {
+            table,
+            progress,
+            position: 0,
+            at_start,
+            active: false,
+            mixed: false,
+        }
     }
 
     /// Enters a state; the scan goes on at `position`.
     pub fn enter(&mut self, table: Arc<Table>, at_start: bool, position: usize) {
         self.progress.clear();
-        self.progress.resize(table.watchers.len(), Progress::default());
+        self.progress
+            .resize(table.watchers.len(), Progress::default());
         self.table = table;
         self.at_start = at_start;
         self.active = false;
@@ -103,7 +128,11 @@ impl Scanner {
         if !self.active {
             return 0;
         }
-        self.progress.iter().map(|progress| progress.length()).max().unwrap_or(0)
+        self.progress
+            .iter()
+            .map(|progress| progress.length())
+            .max()
+            .unwrap_or(0)
     }
 
     /// Scans on until something is found.
@@ -188,7 +217,11 @@ impl Scanner {
     fn result(&mut self, complete: Option<(Action, usize)>, end: usize) -> Option<Found> {
         if let Some((action, length)) = complete {
             self.position = end;
-            return Some(Found::Marker { action, start: end - length, end });
+            return Some(Found::Marker {
+                action,
+                start: end - length,
+                end,
+            });
         }
         if self.table.anchored && !self.active {
             self.position = end;

@@ -6,7 +6,9 @@
 use recipe_model::SpecialToken;
 
 use crate::matcher::Pattern;
-use crate::official::{end_reasoning, json_end, json_starts, skip_end_reasoning, skip_newline, stops};
+use crate::official::{
+    end_reasoning, json_end, json_starts, skip_end_reasoning, skip_newline, stops,
+};
 use crate::options::ParsingOptions;
 use crate::scanner::Table;
 use crate::state::{Action, State};
@@ -27,7 +29,10 @@ pub(crate) fn table(state: State, options: &ParsingOptions) -> Table {
     let open_calls = |watchers: &mut Vec<_>| {
         if options.parse_tool_calls {
             for name in BLOCK_TAGS {
-                watchers.push((Pattern::new(&["<", dsml, name]).after_newlines(), Action::OpenCalls));
+                watchers.push((
+                    Pattern::new(&["<", dsml, name]).after_newlines(),
+                    Action::OpenCalls,
+                ));
             }
         }
     };
@@ -64,7 +69,12 @@ pub(crate) fn table(state: State, options: &ParsingOptions) -> Table {
         }
         State::StrictArgs => {
             tags(&mut watchers, "<", PARAMETER_NAMES, Action::OpenKey);
-            tags(&mut watchers, "</", ["invoke>", " invoke>"], Action::CloseInvoke);
+            tags(
+                &mut watchers,
+                "</",
+                ["invoke>", " invoke>"],
+                Action::CloseInvoke,
+            );
             tags(&mut watchers, "<", INVOKE_NAMES, Action::NextInvoke);
             tags(&mut watchers, "</", BLOCK_TAGS, Action::CloseCalls);
         }

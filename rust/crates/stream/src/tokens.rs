@@ -45,7 +45,12 @@ pub struct TokenReader {
 impl TokenReader {
     /// A reader of one output.
     pub fn new(tokenizer: Arc<Tokenizer>, official: bool) -> Self {
-        TokenReader { tokenizer, official, held: Vec::new(), held_logprobs: Vec::new() }
+        TokenReader {
+            tokenizer,
+            official,
+            held: Vec::new(),
+            held_logprobs: Vec::new(),
+        }
     }
 
     /// The tokenizer.
@@ -66,7 +71,10 @@ impl TokenReader {
     ) -> Result<usize, LogprobCount> {
         match logprobs {
             Some(logprobs) if logprobs.len() != ids.len() => {
-                return Err(LogprobCount { logprobs: logprobs.len(), ids: ids.len() });
+                return Err(LogprobCount {
+                    logprobs: logprobs.len(),
+                    ids: ids.len(),
+                });
             }
             Some(logprobs) => self.held_logprobs.extend(logprobs.into_iter().map(Some)),
             None => self.held_logprobs.extend(ids.iter().map(|_| None)),
@@ -96,10 +104,18 @@ impl TokenReader {
     /// replacement character.
     fn undecided_run(&self) -> usize {
         let is_added = |id: &u32| self.tokenizer.added_text(*id).is_some();
-        let start = self.held.iter().rposition(is_added).map_or(0, |index| index + 1);
+        let start = self
+            .held
+            .iter()
+            .rposition(is_added)
+            .map_or(0, |index| index + 1);
         let run = &self.held[start..];
         match Decoder::decode(&self.tokenizer, run).last() {
-            Some(TokenText::Ordinary { text, .. }) if !text.is_empty() && !text.ends_with('\u{fffd}') => 0,
+            Some(TokenText::Ordinary { text, .. })
+                if !text.is_empty() && !text.ends_with('\u{fffd}') =>
+            {
+                0
+            }
             _ => run.len(),
         }
     }
@@ -120,7 +136,9 @@ impl TokenReader {
                     machine.feed_ordinary(&text, entries, out);
                 }
                 TokenText::Added { text, token } => {
-                    let entry = logprobs[token].take().map(|logprob| (0, self.entry(ids[token], logprob)));
+                    let entry = logprobs[token]
+                        .take()
+                        .map(|logprob| (0, self.entry(ids[token], logprob)));
                     machine.feed_added(&text, entry.into_iter().collect(), out);
                 }
             }
@@ -132,7 +150,13 @@ impl TokenReader {
         LogprobEntry {
             bytes: bytes(id),
             logprob,
-            top: top.into_iter().map(|(id, logprob)| TopLogprob { bytes: bytes(id), logprob }).collect(),
+            top: top
+                .into_iter()
+                .map(|(id, logprob)| TopLogprob {
+                    bytes: bytes(id),
+                    logprob,
+                })
+                .collect(),
         }
     }
 }

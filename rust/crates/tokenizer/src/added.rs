@@ -38,8 +38,10 @@ pub(crate) enum Stretch<'t> {
 impl AddedVocabulary {
     pub fn new(tokens: &[AddedToken]) -> Result<Self, aho_corasick::BuildError> {
         let pass = |normalized: bool| {
-            let members: Vec<&AddedToken> =
-                tokens.iter().filter(|token| token.normalized == normalized).collect();
+            let members: Vec<&AddedToken> = tokens
+                .iter()
+                .filter(|token| token.normalized == normalized)
+                .collect();
             if members.is_empty() {
                 return Ok(None);
             }
@@ -50,8 +52,14 @@ impl AddedVocabulary {
             Ok(Some(Matcher { automaton, ids }))
         };
         Ok(AddedVocabulary {
-            ids: tokens.iter().map(|token| (token.content.clone(), token.id)).collect(),
-            texts: tokens.iter().map(|token| (token.id, token.content.clone())).collect(),
+            ids: tokens
+                .iter()
+                .map(|token| (token.content.clone(), token.id))
+                .collect(),
+            texts: tokens
+                .iter()
+                .map(|token| (token.id, token.content.clone()))
+                .collect(),
             passes: [pass(false)?, pass(true)?],
         })
     }

@@ -89,7 +89,9 @@ impl Bpe {
             }
             return;
         }
-        let found = self.strings.get(piece, |id| self.token_bytes.get(id) == Some(piece));
+        let found = self
+            .strings
+            .get(piece, |id| self.token_bytes.get(id) == Some(piece));
         let Some(id) = found else {
             return self.merge(piece, scratch, ids);
         };
@@ -127,7 +129,10 @@ impl Bpe {
             if let (Some(before), Some(last)) = (previous, parts.last_mut()) {
                 last.merge = self.byte_merges[usize::from(before) << 8 | usize::from(byte)];
             }
-            parts.push(Part { id, merge: Merge::NONE });
+            parts.push(Part {
+                id,
+                merge: Merge::NONE,
+            });
             previous = Some(byte);
         }
         loop {
@@ -164,7 +169,12 @@ impl Bpe {
             if id != NIL {
                 let index = links.len() as u32;
                 let previous = if index == 0 { NIL } else { index - 1 };
-                links.push(Link { id, previous, next: index + 1, merge: Merge::NONE });
+                links.push(Link {
+                    id,
+                    previous,
+                    next: index + 1,
+                    merge: Merge::NONE,
+                });
             }
         }
         let Some(last) = links.last_mut() else { return };
@@ -198,7 +208,12 @@ impl Bpe {
     }
 
     /// Recomputes the merge of symbol `index` with its successor and puts it on the heap.
-    fn offer(&self, links: &mut [Link], heap: &mut BinaryHeap<Reverse<(u32, u32, u32)>>, index: u32) {
+    fn offer(
+        &self,
+        links: &mut [Link],
+        heap: &mut BinaryHeap<Reverse<(u32, u32, u32)>>,
+        index: u32,
+    ) {
         let link = links[index as usize];
         let merge = match link.next {
             NIL => Merge::NONE,

@@ -33,7 +33,9 @@ fn build() -> Vec<u8> {
         let Ok(hir) = regex_syntax::parse(pattern) else {
             continue;
         };
-        if let regex_syntax::hir::HirKind::Class(regex_syntax::hir::Class::Unicode(class)) = hir.kind() {
+        if let regex_syntax::hir::HirKind::Class(regex_syntax::hir::Class::Unicode(class)) =
+            hir.kind()
+        {
             for range in class.ranges() {
                 for flags in &mut table[range.start() as usize..=range.end() as usize] {
                     *flags |= flag;

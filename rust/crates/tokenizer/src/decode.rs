@@ -38,7 +38,10 @@ impl Decoder {
         for (index, &id) in ids.iter().enumerate() {
             if let Some(text) = tokenizer.added_text(id) {
                 flush(&mut bytes, &mut tokens, &mut texts);
-                texts.push(TokenText::Added { text: text.clone(), token: index });
+                texts.push(TokenText::Added {
+                    text: text.clone(),
+                    token: index,
+                });
             } else if let Some(piece) = tokenizer.ordinary_bytes(id) {
                 tokens.push((index, bytes.len()));
                 bytes.extend_from_slice(piece);
@@ -54,13 +57,19 @@ impl Decoder {
     pub fn incomplete_tail(tokenizer: &Tokenizer, ids: &[u32]) -> usize {
         let mut bytes: Vec<u8> = Vec::new();
         for (count, &id) in ids.iter().rev().enumerate() {
-            let Some(piece) = tokenizer.ordinary_bytes(id).filter(|_| tokenizer.added_text(id).is_none())
+            let Some(piece) = tokenizer
+                .ordinary_bytes(id)
+                .filter(|_| tokenizer.added_text(id).is_none())
             else {
                 return 0;
             };
             bytes.splice(0..0, piece.iter().copied());
             if bytes.iter().any(|byte| byte & 0xc0 != 0x80) || bytes.len() >= 4 {
-                return if ends_inside_character(&bytes) { count + 1 } else { 0 };
+                return if ends_inside_character(&bytes) {
+                    count + 1
+                } else {
+                    0
+                };
             }
         }
         0
@@ -145,7 +154,10 @@ mod tests {
     #[test]
     fn offsets_follow_replacements() {
         let mut tokens = [(0, 0), (1, 1), (2, 2), (3, 3)];
-        assert_eq!(replace_invalid(&[b'a', 0xff, 0xff, b'b'], &mut tokens), "a\u{fffd}\u{fffd}b");
+        assert_eq!(
+            replace_invalid(&[b'a', 0xff, 0xff, b'b'], &mut tokens),
+            "a\u{fffd}\u{fffd}b"
+        );
         assert_eq!(tokens, [(0, 0), (1, 1), (2, 4), (3, 7)]);
     }
 }

@@ -42,7 +42,11 @@ impl fmt::Display for TokenizerError {
             TokenizerError::Member { path, expected } => {
                 write!(formatter, "tokenizer file: `{path}` must be {expected}")
             }
-            TokenizerError::Unsupported { path, value, supported } => write!(
+            TokenizerError::Unsupported {
+                path,
+                value,
+                supported,
+            } => write!(
                 formatter,
                 "tokenizer file: `{path}` is {value}, supported: {supported}"
             ),
@@ -61,38 +65,68 @@ pub(crate) struct Parts {
 }
 
 fn member(path: impl Into<String>, expected: &'static str) -> TokenizerError {
-    TokenizerError::Member { path: path.into(), expected }
+    TokenizerError::Member {
+        path: path.into(),
+        expected,
+    }
 }
 
 fn unsupported(path: &'static str, value: &Value<'_>, supported: &'static str) -> TokenizerError {
     let value: String = value.to_compact().chars().take(120).collect();
-    TokenizerError::Unsupported { path, value, supported }
+    TokenizerError::Unsupported {
+        path,
+        value,
+        supported,
+    }
 }
 
 pub(crate) fn read(text: &str) -> Result<Parts, TokenizerError> {
     let file = parse(text).map_err(TokenizerError::Json)?;
-    let model = file.get("model").and_then(Value::as_object).ok_or_else(|| member("model", "an object"))?;
+    let model = file
+        .get("model")
+        .and_then(Value::as_object)
+        .ok_or_else(|| member("model", "an object"))?;
     check_model(model)?;
     if let Some(normalizer) = file.get("normalizer") {
-        let is_empty = normalizer.get("normalizers").and_then(Value::as_array).is_some_and(<[_]>::is_empty);
+        let is_empty = normalizer
+            .get("normalizers")
+            .and_then(Value::as_array)
+            .is_some_and(<[_]>::is_empty);
         if !normalizer.is_null() && !is_empty {
-            return Err(unsupported("normalizer", normalizer, "none or an empty sequence"));
+            return Err(unsupported(
+                "normalizer",
+                normalizer,
+                "none or an empty sequence",
+            ));
         }
     }
-    let (splitter, add_prefix_space) = pre_tokenizer(file.get("pre_tokenizer").unwrap_or(&Value::Null))?;
+    let (splitter, add_prefix_space) =
+        pre_tokenizer(file.get("pre_tokenizer").unwrap_or(&Value::Null))?;
     let added = added_tokens(file.get("added_tokens").unwrap_or(&Value::Null))?;
-    let added = AddedVocabulary::new(&added)
-        .map_err(|_| member("added_tokens", "few enough to index"))?;
-    Ok(Parts { bpe: byte_pairs(model)?, added, splitter, add_prefix_space })
+    let added =
+        AddedVocabulary::new(&added).map_err(|_| member("added_tokens", "few enough to index"))?;
+    Ok(Parts {
+        bpe: byte_pairs(model)?,
+        added,
+        splitter,
+        add_prefix_space,
+    })
 }
 
 fn check_model(model: &Object<'_>) -> Result<(), TokenizerError> {
     if model.get("type").and_then(Value::as_str) != Some("BPE") {
-        return Err(unsupported("model.type", model.get("type").unwrap_or(&Value::Null), "\"BPE\""));
+        return Err(unsupported(
+            "model.type",
+            model.get("type").unwrap_or(&Value::Null),
+            "\"BPE\"",
+        ));
     }
     for (path, key) in [
         ("model.dropout", "dropout"),
-        ("model.continuing_subword_prefix", "continuing_subword_prefix"),
+        (
+            "model.continuing_subword_prefix",
+            "continuing_subword_prefix",
+        ),
         ("model.end_of_word_suffix", "end_of_word_suffix"),
         ("model.byte_fallback", "byte_fallback"),
         ("model.ignore_merges", "ignore_merges"),
@@ -107,13 +141,16 @@ fn check_model(model: &Object<'_>) -> Result<(), TokenizerError> {
 }
 
 fn byte_pairs(model: &Object<'_>) -> Result<Bpe, TokenizerError> {
-    let vocabulary =
-        model.get("vocab").and_then(Value::as_object).ok_or_else(|| member("model.vocab", "an object"))?;
+    let vocabulary = model
+        .get("vocab")
+        .and_then(Value::as_object)
+        .ok_or_else(|| member("model.vocab", "an object"))?;
     let to_byte = inverse();
     let mut entries = Vec::with_capacity(vocabulary.len());
     let mut largest = 0;
     for (text, id) in vocabulary.iter() {
-        let id = token_id(id).ok_or_else(|| member(format!("model.vocab[{text:?}]"), "a token id"))?;
+        let id =
+            token_id(id).ok_or_else(|| member(format!("model.vocab[{text:?}]"), "a token id"))?;
         largest = largest.max(id);
         entries.push((text, id));
     }
@@ -155,12 +192,19 @@ fn read_merges(
     to_byte: &[Option<u8>],
     bpe: &mut Bpe,
 ) -> Result<(), TokenizerError> {
-    let merges =
-        model.get("merges").and_then(Value::as_array).ok_or_else(|| member("model.merges", "a list"))?;
+    let merges = model
+        .get("merges")
+        .and_then(Value::as_array)
+        .ok_or_else(|| member("model.merges", "a list"))?;
     let mut pairs = PairTable::new(merges.len());
     let mut joined = Vec::new();
     for (rank, merge) in merges.iter().enumerate() {
-        let wrong = || member(format!("model.merges[{rank}]"), "two tokens whose union is in the vocabulary");
+        let wrong = || {
+            member(
+                format!("model.merges[{rank}]"),
+                "two tokens whose union is in the vocabulary",
+            )
+        };
         let (left, right) = match merge {
             Value::String(text) => text.split_once(' ').ok_or_else(wrong)?,
             Value::Array(parts) => match parts.as_slice() {
@@ -178,10 +222,15 @@ fn read_merges(
             return Err(wrong());
         }
         let find = |bytes: &[u8]| {
-            bpe.strings.get(bytes, |id| bpe.token_bytes.get(id) == Some(bytes)).ok_or_else(wrong)
+            bpe.strings
+                .get(bytes, |id| bpe.token_bytes.get(id) == Some(bytes))
+                .ok_or_else(wrong)
         };
         let (left, right) = (find(&joined[..middle])?, find(&joined[middle..])?);
-        let merge = Merge { rank: rank as u32, id: find(&joined)? };
+        let merge = Merge {
+            rank: rank as u32,
+            id: find(&joined)?,
+        };
         pairs.insert(left, right, merge);
         if let [first, second] = joined[..] {
             bpe.byte_merges[usize::from(first) << 8 | usize::from(second)] = merge;
@@ -193,13 +242,14 @@ fn read_merges(
 
 /// Appends the bytes that `text` stands for; false if a character is outside the byte alphabet.
 fn push_bytes(text: &str, to_byte: &[Option<u8>], out: &mut Vec<u8>) -> bool {
-    text.chars().all(|character| match to_byte.get(character as usize) {
-        Some(Some(byte)) => {
-            out.push(*byte);
-            true
-        }
-        _ => false,
-    })
+    text.chars()
+        .all(|character| match to_byte.get(character as usize) {
+            Some(Some(byte)) => {
+                out.push(*byte);
+                true
+            }
+            _ => false,
+        })
 }
 
 fn token_id(value: &Value<'_>) -> Option<u32> {
@@ -215,22 +265,35 @@ fn added_tokens(list: &Value<'_>) -> Result<Vec<AddedToken>, TokenizerError> {
     if list.is_null() {
         return Ok(Vec::new());
     }
-    let list = list.as_array().ok_or_else(|| member("added_tokens", "a list"))?;
+    let list = list
+        .as_array()
+        .ok_or_else(|| member("added_tokens", "a list"))?;
     let mut tokens = Vec::with_capacity(list.len());
     for (index, token) in list.iter().enumerate() {
         let content = token.get("content").and_then(Value::as_str);
         let id = token.get("id").and_then(token_id);
         let (Some(content), Some(id)) = (content, id) else {
-            return Err(member(format!("added_tokens[{index}]"), "an object with `content` and `id`"));
+            return Err(member(
+                format!("added_tokens[{index}]"),
+                "an object with `content` and `id`",
+            ));
         };
         for flag in ["lstrip", "rstrip", "single_word"] {
             if token.get(flag) == Some(&Value::Bool(true)) {
-                return Err(unsupported("added_tokens", token, "tokens without lstrip, rstrip and single_word"));
+                return Err(unsupported(
+                    "added_tokens",
+                    token,
+                    "tokens without lstrip, rstrip and single_word",
+                ));
             }
         }
         if !content.is_empty() {
             let normalized = token.get("normalized") == Some(&Value::Bool(true));
-            tokens.push(AddedToken { id, content: content.into(), normalized });
+            tokens.push(AddedToken {
+                id,
+                content: content.into(),
+                normalized,
+            });
         }
     }
     Ok(tokens)
@@ -242,7 +305,10 @@ fn pre_tokenizer(value: &Value<'_>) -> Result<(Splitter, bool), TokenizerError> 
     let wrong = || unsupported("pre_tokenizer", value, SUPPORTED_SPLIT);
     let single = std::slice::from_ref(value);
     let steps = match value.get("type").and_then(Value::as_str) {
-        Some("Sequence") => value.get("pretokenizers").and_then(Value::as_array).ok_or_else(wrong)?,
+        Some("Sequence") => value
+            .get("pretokenizers")
+            .and_then(Value::as_array)
+            .ok_or_else(wrong)?,
         Some("ByteLevel") => single,
         _ => return Err(wrong()),
     };
@@ -255,7 +321,10 @@ fn pre_tokenizer(value: &Value<'_>) -> Result<(Splitter, bool), TokenizerError> 
         let isolated = split.get("type").and_then(Value::as_str) == Some("Split")
             && split.get("behavior").and_then(Value::as_str) == Some("Isolated")
             && split.get("invert") != Some(&Value::Bool(true));
-        let pattern = split.get("pattern").and_then(|pattern| pattern.get("Regex")).and_then(Value::as_str);
+        let pattern = split
+            .get("pattern")
+            .and_then(|pattern| pattern.get("Regex"))
+            .and_then(Value::as_str);
         match pattern {
             Some(pattern) if isolated => patterns.push(pattern),
             _ => return Err(wrong()),
@@ -273,6 +342,12 @@ fn pre_tokenizer(value: &Value<'_>) -> Result<(Splitter, bool), TokenizerError> 
     if patterns == V4_PATTERNS {
         return Ok((Splitter::V4, add_prefix_space));
     }
-    let compiled = patterns.iter().map(|pattern| Regex::new(pattern)).collect::<Result<Vec<_>, _>>();
-    Ok((Splitter::Patterns(compiled.map_err(|_| wrong())?), add_prefix_space))
+    let compiled = patterns
+        .iter()
+        .map(|pattern| Regex::new(pattern))
+        .collect::<Result<Vec<_>, _>>();
+    Ok((
+        Splitter::Patterns(compiled.map_err(|_| wrong())?),
+        add_prefix_space,
+    ))
 }

@@ -73,7 +73,10 @@ struct Scanner<'t> {
 
 impl<'t> Scanner<'t> {
     fn new(text: &'t str) -> Self {
-        Scanner { text, classes: classes() }
+        Scanner {
+            text,
+            classes: classes(),
+        }
     }
 
     /// Flags and byte length of the character at `position`, which is inside the text.
@@ -88,7 +91,10 @@ impl<'t> Scanner<'t> {
         let (code, length) = if first < 0xe0 {
             (u32::from(first & 0x1f) << 6 | continuation(1), 2)
         } else if first < 0xf0 {
-            (u32::from(first & 0x0f) << 12 | continuation(1) << 6 | continuation(2), 3)
+            (
+                u32::from(first & 0x0f) << 12 | continuation(1) << 6 | continuation(2),
+                3,
+            )
         } else {
             let high = u32::from(first & 0x07) << 18 | continuation(1) << 12;
             (high | continuation(2) << 6 | continuation(3), 4)
@@ -180,7 +186,10 @@ impl<'t> Scanner<'t> {
         }
         if class & SYMBOL != 0 {
             if bytes[position].is_ascii_punctuation() {
-                let word = bytes[next..end].iter().take_while(|byte| byte.is_ascii_alphabetic()).count();
+                let word = bytes[next..end]
+                    .iter()
+                    .take_while(|byte| byte.is_ascii_alphabetic())
+                    .count();
                 if word > 0 {
                     return Some(next + word);
                 }
@@ -244,7 +253,10 @@ mod tests {
 
     #[test]
     fn scanner_equals_the_expressions() {
-        let patterns = V4_PATTERNS.iter().map(|pattern| Regex::new(pattern).ok()).collect::<Option<Vec<_>>>();
+        let patterns = V4_PATTERNS
+            .iter()
+            .map(|pattern| Regex::new(pattern).ok())
+            .collect::<Option<Vec<_>>>();
         let patterns = Splitter::Patterns(patterns.unwrap_or_default());
         let alphabet: Vec<char> =
             "aZé漢かア・゛\u{3099}\u{301}\u{0}\u{7}12½①  \n\r\t\u{a0}\u{3000}!.-_<>\"'$+🌊👍🏽\u{200d}\u{e000}".chars().collect();
@@ -252,13 +264,19 @@ mod tests {
         for _ in 0..30_000 {
             let mut text = String::new();
             let mut next = || {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                state = state
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1_442_695_040_888_963_407);
                 (state >> 33) as usize
             };
             for _ in 0..next() % 14 {
                 text.push(alphabet[next() % alphabet.len()]);
             }
-            assert_eq!(pieces(&Splitter::V4, &text), pieces(&patterns, &text), "{text:?}");
+            assert_eq!(
+                pieces(&Splitter::V4, &text),
+                pieces(&patterns, &text),
+                "{text:?}"
+            );
         }
     }
 }

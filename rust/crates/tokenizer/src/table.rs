@@ -29,7 +29,10 @@ pub(crate) fn hash_bytes(bytes: &[u8]) -> u64 {
 impl StringTable {
     pub fn new(count: usize) -> Self {
         let size = (count * 2 + 16).next_power_of_two();
-        StringTable { slots: vec![(0, 0); size], mask: size - 1 }
+        StringTable {
+            slots: vec![(0, 0); size],
+            mask: size - 1,
+        }
     }
 
     /// Adds a string that is not yet in the table.
@@ -37,7 +40,7 @@ impl StringTable {
         let hash = hash_bytes(bytes);
         let mut slot = hash as usize & self.mask;
         while self.slots[slot].0 != 0 {
-            slot = slot + 1 & self.mask;
+            slot = (slot + 1) & self.mask;
         }
         self.slots[slot] = (index + 1, (hash >> 32) as u32);
     }
@@ -52,7 +55,7 @@ impl StringTable {
                 (index, high) if high == (hash >> 32) as u32 && equals(index - 1) => {
                     return Some(index - 1);
                 }
-                _ => slot = slot + 1 & self.mask,
+                _ => slot = (slot + 1) & self.mask,
             }
         }
     }
@@ -67,7 +70,10 @@ pub(crate) struct Merge {
 
 impl Merge {
     /// No merge: sorts behind every real one.
-    pub const NONE: Merge = Merge { rank: u32::MAX, id: u32::MAX };
+    pub const NONE: Merge = Merge {
+        rank: u32::MAX,
+        id: u32::MAX,
+    };
 }
 
 /// Maps pairs of token ids to merges.
@@ -91,7 +97,10 @@ fn pair_slot(key: u64) -> usize {
 impl PairTable {
     pub fn new(count: usize) -> Self {
         let size = (count * 2 + 16).next_power_of_two();
-        PairTable { slots: vec![(FREE, Merge::NONE); size], mask: size - 1 }
+        PairTable {
+            slots: vec![(FREE, Merge::NONE); size],
+            mask: size - 1,
+        }
     }
 
     /// Adds a pair; a pair that is already there takes the new merge.
@@ -99,7 +108,7 @@ impl PairTable {
         let key = pair_key(left, right);
         let mut slot = pair_slot(key) & self.mask;
         while self.slots[slot].0 != FREE && self.slots[slot].0 != key {
-            slot = slot + 1 & self.mask;
+            slot = (slot + 1) & self.mask;
         }
         self.slots[slot] = (key, merge);
     }
@@ -116,7 +125,7 @@ impl PairTable {
             if found == FREE {
                 return Merge::NONE;
             }
-            slot = slot + 1 & self.mask;
+            slot = (slot + 1) & self.mask;
         }
     }
 }

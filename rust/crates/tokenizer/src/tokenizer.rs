@@ -33,7 +33,10 @@ impl Tokenizer {
 
     /// An encoder with its own buffers.
     pub fn encoder(&self) -> Encoder<'_> {
-        Encoder { tokenizer: self, scratch: Scratch::default() }
+        Encoder {
+            tokenizer: self,
+            scratch: Scratch::default(),
+        }
     }
 
     /// Ids of `text`; spellings of added tokens become their ids.

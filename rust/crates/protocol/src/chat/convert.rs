@@ -11,7 +11,9 @@ use super::history::History;
 use super::request::{ChatCompletionRequest, ChatContent, ChatFile, ChatMessage, ChatPart};
 use crate::common::{self, check_count, RequestedFormat, Rule, Sampling, UNSUPPORTED_IMAGE};
 use crate::error::{refuse, RequestError};
-use crate::images::{check_file_data, file_data_source, image_url_source, plain_text_document, NO_FILE_ID};
+use crate::images::{
+    check_file_data, file_data_source, image_url_source, plain_text_document, NO_FILE_ID,
+};
 use crate::options::{ConversionOptions, ModelVersion};
 use crate::request::{ConversationRequest, Generation};
 
@@ -20,24 +22,45 @@ impl ChatCompletionRequest {
     ///
     /// # Errors
     /// A shape that only the default mode knows, under `official`; otherwise any broken rule.
-    pub fn convert(mut self, options: &ConversionOptions) -> Result<ConversationRequest, RequestError> {
+    pub fn convert(
+        mut self,
+        options: &ConversionOptions,
+    ) -> Result<ConversationRequest, RequestError> {
         self.deferred.check(options)?;
         let version = common::model_version(&self.model, options)?;
-        check_count("too many messages", self.messages.len(), options.limits.max_messages, options)?;
-        check_count("too many tools", self.tools.len(), options.limits.max_tools, options)?;
+        check_count(
+            "too many messages",
+            self.messages.len(),
+            options.limits.max_messages,
+            options,
+        )?;
+        check_count(
+            "too many tools",
+            self.tools.len(),
+            options.limits.max_tools,
+            options,
+        )?;
         let effort = common::thinking(self.thinking, self.reasoning_effort, options);
         let thinking = effort.is_some();
         for (index, tool) in self.tools.iter().enumerate() {
             common::check_tool_name(&tool.name, &format!("tools[{index}].function.name"))?;
         }
         let mut messages = self.messages(version, options)?;
-        if matches!(self.response_format, RequestedFormat::JsonObject) && !common::mentions_json(&messages) {
+        if matches!(self.response_format, RequestedFormat::JsonObject)
+            && !common::mentions_json(&messages)
+        {
             return refuse(
                 "Prompt must contain the word 'json' in some form to use 'response_format' of type 'json_object'.",
             );
         }
         let declares_tools = !self.tools.is_empty();
-        common::complete_reasoning(&mut messages, thinking, declares_tools, "reasoning_content", options)?;
+        common::complete_reasoning(
+            &mut messages,
+            thinking,
+            declares_tools,
+            "reasoning_content",
+            options,
+        )?;
         let declared = std::mem::take(&mut self.tools);
         let choice = std::mem::take(&mut self.tool_choice);
         let (tools, tool_choice) = common::choose_tools(declared, choice, thinking, options)?;
@@ -117,11 +140,14 @@ impl ChatCompletionRequest {
             return refuse("stream_options should be set along with stream = true");
         }
         self.check_count(options)?;
-        for (name, penalty) in
-            [("presence_penalty", self.presence_penalty), ("frequency_penalty", self.frequency_penalty)]
-        {
+        for (name, penalty) in [
+            ("presence_penalty", self.presence_penalty),
+            ("frequency_penalty", self.frequency_penalty),
+        ] {
             if penalty.is_some_and(|value| !(-2.0..=2.0).contains(&value)) {
-                return refuse(format!("Invalid {name} value, the valid range of {name} is [-2, 2]"));
+                return refuse(format!(
+                    "Invalid {name} value, the valid range of {name} is [-2, 2]"
+                ));
             }
         }
         Ok(())
@@ -137,7 +163,9 @@ impl ChatCompletionRequest {
         }
         let largest = options.limits.max_choices;
         if n == 0 || u32::from(n) > largest {
-            return refuse(format!("Invalid n value, the valid range of n is [1, {largest}]"));
+            return refuse(format!(
+                "Invalid n value, the valid range of n is [1, {largest}]"
+            ));
         }
         Ok(())
     }
@@ -159,7 +187,11 @@ impl ChatCompletionRequest {
         Ok(())
     }
 
-    fn messages(&mut self, version: ModelVersion, options: &ConversionOptions) -> Rule<Vec<Message>> {
+    fn messages(
+        &mut self,
+        version: ModelVersion,
+        options: &ConversionOptions,
+    ) -> Rule<Vec<Message>> {
         if self.messages.is_empty() {
             return refuse("Empty input messages");
         }
@@ -179,19 +211,35 @@ impl ChatCompletionRequest {
                     if content.text.is_empty() {
                         continue;
                     }
-                    Message::System(SystemMessage { content, tools: Vec::new() })
+                    Message::System(SystemMessage {
+                        content,
+                        tools: Vec::new(),
+                    })
                 }
-                ChatMessage::User(content) => {
-                    Message::User(UserMessage { content: reader.content(content, index)? })
-                }
-                ChatMessage::Assistant { content, reasoning_content, tool_calls, prefix } => {
+                ChatMessage::User(content) => Message::User(UserMessage {
+                    content: reader.content(content, index)?,
+                }),
+                ChatMessage::Assistant {
+                    content,
+                    reasoning_content,
+                    tool_calls,
+                    prefix,
+                } => {
                     let content = match content {
                         None => String::new(),
                         Some(content) => reader.assistant_text(content, index)?,
                     };
-                    Message::Assistant(AssistantMessage { content, reasoning_content, tool_calls, prefix })
+                    Message::Assistant(AssistantMessage {
+                        content,
+                        reasoning_content,
+                        tool_calls,
+                        prefix,
+                    })
                 }
-                ChatMessage::Tool { content, tool_call_id } => Message::Tool(ToolMessage {
+                ChatMessage::Tool {
+                    content,
+                    tool_call_id,
+                } => Message::Tool(ToolMessage {
                     content: reader.content(content, index)?,
                     tool_call_id: Some(tool_call_id),
                 }),
@@ -228,7 +276,9 @@ impl PartReader<'_> {
             }
             match part {
                 ChatPart::Text(text) => content.text.push_str(&text),
-                ChatPart::Image { .. } if !self.sees_images => content.text.push_str(UNSUPPORTED_IMAGE),
+                ChatPart::Image { .. } if !self.sees_images => {
+                    content.text.push_str(UNSUPPORTED_IMAGE)
+                }
                 ChatPart::Image { url, detail } => {
                     content.push_image(image_url_source(url, detail, &path)?, self.image_token);
                 }
@@ -247,8 +297,14 @@ impl PartReader<'_> {
             _ => flat,
         };
         if !self.sees_images {
-            let text = file.file_data.as_deref().filter(|_| !self.official).and_then(plain_text_document);
-            return Ok(File::Text(text.unwrap_or_else(|| UNSUPPORTED_IMAGE.to_owned())));
+            let text = file
+                .file_data
+                .as_deref()
+                .filter(|_| !self.official)
+                .and_then(plain_text_document);
+            return Ok(File::Text(
+                text.unwrap_or_else(|| UNSUPPORTED_IMAGE.to_owned()),
+            ));
         }
         let data = file.file_data.unwrap_or_default();
         match plain_text_document(&data) {

@@ -25,7 +25,13 @@ impl History {
             return Ok(());
         }
         self.finish()?;
-        let ChatMessage::Assistant { content, tool_calls, prefix, .. } = message else {
+        let ChatMessage::Assistant {
+            content,
+            tool_calls,
+            prefix,
+            ..
+        } = message
+        else {
             return Ok(());
         };
         if *prefix && !is_last {

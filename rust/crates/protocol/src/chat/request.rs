@@ -6,11 +6,12 @@ use recipe_json::Value;
 use recipe_model::{ImageDetail, ToolCall};
 
 use crate::common::{
-    effort_value, read_thinking, DeclaredTool, Deferred, EffortWord, RequestedChoice, RequestedFormat,
+    effort_value, read_thinking, DeclaredTool, Deferred, EffortWord, RequestedChoice,
+    RequestedFormat,
 };
 use crate::shape::{
-    any, at, boolean, float, list_of, missing, object, optional, required, string, strings, tagged, text,
-    u32_value, u64_value, u8_value, unknown, wrong, Members, Shape,
+    any, at, boolean, float, list_of, missing, object, optional, required, string, strings, tagged,
+    text, u32_value, u64_value, u8_value, unknown, wrong, Members, Shape,
 };
 
 /// A Chat Completions request of the right shape.
@@ -102,8 +103,9 @@ impl ChatCompletionRequest {
         let messages = members.required("messages", |key, value| {
             list_of(key, value, |item| message(item, &mut deferred))
         })?;
-        let (stop, stop_is_scalar) =
-            members.optional("stop", stop_sequences)?.unwrap_or_default();
+        let (stop, stop_is_scalar) = members
+            .optional("stop", stop_sequences)?
+            .unwrap_or_default();
         let max_completion_tokens =
             deferred.ignored_officially(members.optional("max_completion_tokens", u32_value));
         let reasoning_effort_value =
@@ -125,10 +127,16 @@ impl ChatCompletionRequest {
             top_logprobs: members.optional("top_logprobs", u8_value)?,
             stop,
             stop_is_scalar,
-            tools: members.optional("tools", |key, value| list_of(key, value, tool))?.unwrap_or_default(),
-            tool_choice: members.optional("tool_choice", tool_choice)?.unwrap_or_default(),
+            tools: members
+                .optional("tools", |key, value| list_of(key, value, tool))?
+                .unwrap_or_default(),
+            tool_choice: members
+                .optional("tool_choice", tool_choice)?
+                .unwrap_or_default(),
             parallel_tool_calls: members.optional("parallel_tool_calls", boolean)?,
-            response_format: members.optional("response_format", response_format)?.unwrap_or_default(),
+            response_format: members
+                .optional("response_format", response_format)?
+                .unwrap_or_default(),
             thinking: members.optional("thinking", read_thinking)?,
             reasoning_effort: members.optional("reasoning_effort", EffortWord::read)?,
             reasoning_effort_value,
@@ -189,9 +197,9 @@ fn message(value: Value<'_>, deferred: &mut Deferred) -> Shape<ChatMessage> {
                 None => None,
             },
             tool_calls: match calls {
-                Some(value) => {
-                    optional("tool_calls", value, |key, value| list_of(key, value, tool_call))?
-                }
+                Some(value) => optional("tool_calls", value, |key, value| {
+                    list_of(key, value, tool_call)
+                })?,
                 None => None,
             },
             prefix,
@@ -204,7 +212,14 @@ fn message(value: Value<'_>, deferred: &mut Deferred) -> Shape<ChatMessage> {
             ChatMessage::LatestReminder(string("content", required("content", content)?)?)
         }
         other => {
-            let allowed = ["system", "developer", "user", "assistant", "tool", "latest_reminder"];
+            let allowed = [
+                "system",
+                "developer",
+                "user",
+                "assistant",
+                "tool",
+                "latest_reminder",
+            ];
             return unknown("role", other, &allowed);
         }
     })
@@ -237,9 +252,9 @@ fn part(value: Value<'_>, deferred: &mut Deferred) -> Shape<ChatPart> {
         }),
         "file" => Ok(ChatPart::File {
             flat: file(&mut members)?,
-            nested: deferred.ignored_officially(
-                members.optional("file", |key, value| file(&mut Members::new(object(key, value)?))),
-            ),
+            nested: deferred.ignored_officially(members.optional("file", |key, value| {
+                file(&mut Members::new(object(key, value)?))
+            })),
         }),
         other => unknown("type", other, &["text", "image_url", "file"]),
     }
@@ -334,6 +349,10 @@ fn response_format(key: &str, value: Value<'_>) -> Shape<RequestedFormat> {
                 strict: members.optional("strict", boolean)?.unwrap_or(false),
             })
         }),
-        other => unknown("type", other, &["json_object", "json_schema", "regex", "text"]),
+        other => unknown(
+            "type",
+            other,
+            &["json_object", "json_schema", "regex", "text"],
+        ),
     }
 }

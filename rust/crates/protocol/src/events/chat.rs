@@ -26,8 +26,15 @@ pub(crate) enum ChatDelta {
     Role,
     Reasoning(String),
     Content(String),
-    CallStart { index: usize, id: String, name: String },
-    Arguments { index: usize, text: String },
+    CallStart {
+        index: usize,
+        id: String,
+        name: String,
+    },
+    Arguments {
+        index: usize,
+        text: String,
+    },
     Last,
     /// OpenAI's extra chunk: usage and no choice.
     UsageOnly,
@@ -51,7 +58,9 @@ impl ChatCompletionChunk {
     /// The chunk as JSON.
     pub fn to_json(&self) -> String {
         let text_len = match &self.delta {
-            ChatDelta::Reasoning(text) | ChatDelta::Content(text) | ChatDelta::Arguments { text, .. } => text.len(),
+            ChatDelta::Reasoning(text)
+            | ChatDelta::Content(text)
+            | ChatDelta::Arguments { text, .. } => text.len(),
             _ => 0,
         };
         let mut out = String::with_capacity(self.head.json.len() + text_len + text_len / 8 + 256);
@@ -96,7 +105,11 @@ impl ChatCompletionChunk {
             ChatDelta::Content(text) => {
                 out.push_str("\"content\":\"");
                 escape_into(out, text);
-                out.push_str(if self.thinking { "\",\"reasoning_content\":null" } else { "\"" });
+                out.push_str(if self.thinking {
+                    "\",\"reasoning_content\":null"
+                } else {
+                    "\""
+                });
             }
             ChatDelta::CallStart { index, id, name } => {
                 out.push_str("\"tool_calls\":[{\"index\":");
@@ -114,7 +127,9 @@ impl ChatCompletionChunk {
                 escape_into(out, text);
                 out.push_str("\"}}]");
             }
-            ChatDelta::Last if self.thinking => out.push_str("\"content\":\"\",\"reasoning_content\":null"),
+            ChatDelta::Last if self.thinking => {
+                out.push_str("\"content\":\"\",\"reasoning_content\":null")
+            }
             ChatDelta::Last | ChatDelta::UsageOnly => out.push_str("\"content\":\"\""),
         }
     }
@@ -125,14 +140,21 @@ impl ChatCompletionChunk {
             return;
         }
         let is_reasoning = matches!(self.delta, ChatDelta::Reasoning(_));
-        out.push_str(if is_reasoning { "{\"reasoning_content\":" } else { "{\"content\":" });
+        out.push_str(if is_reasoning {
+            "{\"reasoning_content\":"
+        } else {
+            "{\"content\":"
+        });
         json::logprobs(out, &self.logprobs);
         out.push('}');
     }
 }
 
 pub(crate) fn write_usage(out: &mut String, usage: &Usage) {
-    let PromptUsage { prompt_tokens, prompt_cache_hit_tokens } = usage.prompt;
+    let PromptUsage {
+        prompt_tokens,
+        prompt_cache_hit_tokens,
+    } = usage.prompt;
     out.push_str("{\"prompt_tokens\":");
     json::number(out, prompt_tokens);
     out.push_str(",\"completion_tokens\":");
@@ -184,7 +206,10 @@ impl ChatCompletionChunkGenerator {
             has_reasoning: false,
             calls: 0,
             random: Random::new(),
-            head: Arc::new(ChatHead { fingerprint: None, json: String::new() }),
+            head: Arc::new(ChatHead {
+                fingerprint: None,
+                json: String::new(),
+            }),
         }
     }
 
@@ -234,7 +259,12 @@ impl ChunkGenerator for ChatCompletionChunkGenerator {
         self.official
     }
 
-    fn start(&mut self, _: PromptUsage, fingerprint: Option<String>, events: &mut Vec<ChatCompletionChunk>) {
+    fn start(
+        &mut self,
+        _: PromptUsage,
+        fingerprint: Option<String>,
+        events: &mut Vec<ChatCompletionChunk>,
+    ) {
         let json = self.head_json(fingerprint.as_deref());
         self.head = Arc::new(ChatHead { fingerprint, json });
         events.push(self.chunk(ChatDelta::Role));
@@ -250,12 +280,15 @@ impl ChunkGenerator for ChatCompletionChunkGenerator {
             DeltaKind::CallStart { name } => {
                 let index = self.calls;
                 self.calls += 1;
-                let id = self.random.call_id(index, self.thinking && !self.has_reasoning);
+                let id = self
+                    .random
+                    .call_id(index, self.thinking && !self.has_reasoning);
                 ChatDelta::CallStart { index, id, name }
             }
-            DeltaKind::Arguments(text) => {
-                ChatDelta::Arguments { index: self.calls.saturating_sub(1), text }
-            }
+            DeltaKind::Arguments(text) => ChatDelta::Arguments {
+                index: self.calls.saturating_sub(1),
+                text,
+            },
             DeltaKind::CallEnd | DeltaKind::CallMalformed(_) | DeltaKind::Stopped { .. } => return,
         };
         let mut chunk = self.chunk(change);

@@ -71,11 +71,23 @@ impl ChatCompletionResponse {
         if chunk.delta == ChatDelta::UsageOnly {
             return;
         }
-        let choice = match self.choices.iter_mut().position(|choice| choice.index == chunk.choice) {
+        let choice = match self
+            .choices
+            .iter_mut()
+            .position(|choice| choice.index == chunk.choice)
+        {
             Some(position) => &mut self.choices[position],
             None => {
-                let position = self.choices.partition_point(|choice| choice.index < chunk.choice);
-                self.choices.insert(position, Choice { index: chunk.choice, ..Choice::default() });
+                let position = self
+                    .choices
+                    .partition_point(|choice| choice.index < chunk.choice);
+                self.choices.insert(
+                    position,
+                    Choice {
+                        index: chunk.choice,
+                        ..Choice::default()
+                    },
+                );
                 &mut self.choices[position]
             }
         };
@@ -135,7 +147,11 @@ impl Choice {
             ChatDelta::Reasoning(text) => self.reasoning.get_or_insert_default().push_str(&text),
             ChatDelta::Content(text) => self.content.get_or_insert_default().push_str(&text),
             ChatDelta::CallStart { id, name, .. } => {
-                self.calls.push(Call { id, name, arguments: String::new() });
+                self.calls.push(Call {
+                    id,
+                    name,
+                    arguments: String::new(),
+                });
             }
             ChatDelta::Arguments { text, index } => {
                 if let Some(call) = self.calls.get_mut(index) {
@@ -178,7 +194,10 @@ impl Choice {
     }
 
     fn write_logprobs(&self, out: &mut String) {
-        let lists = [("content", &self.logprobs), ("reasoning_content", &self.reasoning_logprobs)];
+        let lists = [
+            ("content", &self.logprobs),
+            ("reasoning_content", &self.reasoning_logprobs),
+        ];
         let mut is_first = true;
         for (name, entries) in lists {
             if !entries.is_empty() {

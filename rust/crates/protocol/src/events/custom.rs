@@ -10,7 +10,10 @@ enum Place {
     /// Behind a backslash.
     Escape,
     /// In the digits of `\u`.
-    Unicode { left: u8, code: u32 },
+    Unicode {
+        left: u8,
+        code: u32,
+    },
     Behind,
     /// The arguments have another form: they are the input as they stand.
     Verbatim,
@@ -28,7 +31,12 @@ pub(crate) struct CustomInput {
 
 impl CustomInput {
     pub fn new() -> Self {
-        CustomInput { place: Place::Prefix, held: String::new(), high_surrogate: None, text: String::new() }
+        CustomInput {
+            place: Place::Prefix,
+            held: String::new(),
+            high_surrogate: None,
+            text: String::new(),
+        }
     }
 
     /// Takes argument text, gives input text.
@@ -85,7 +93,10 @@ impl CustomInput {
                 (Place::Unicode { left, code }, digit) => {
                     let code = code << 4 | digit.to_digit(16).unwrap_or(0);
                     if left > 1 {
-                        Place::Unicode { left: left - 1, code }
+                        Place::Unicode {
+                            left: left - 1,
+                            code,
+                        }
                     } else {
                         self.push_code(code, out);
                         Place::Text
@@ -124,8 +135,14 @@ mod tests {
 
     #[test]
     fn unwraps_the_input_parameter() {
-        assert_eq!(unwrap(&["{", "\"input\"", ": ", "\"", "a\\\"b\\n", "\"", "}"]), "a\"b\n");
-        assert_eq!(unwrap(&["{\"input\": \"\\ud8", "3c\\udf0a\"", ", \"z\": 1}"]), "🌊");
+        assert_eq!(
+            unwrap(&["{", "\"input\"", ": ", "\"", "a\\\"b\\n", "\"", "}"]),
+            "a\"b\n"
+        );
+        assert_eq!(
+            unwrap(&["{\"input\": \"\\ud8", "3c\\udf0a\"", ", \"z\": 1}"]),
+            "🌊"
+        );
     }
 
     #[test]

@@ -12,7 +12,9 @@ pub(crate) struct Random {
 
 impl Random {
     pub fn new() -> Self {
-        Random { state: RandomState::new().build_hasher().finish() }
+        Random {
+            state: RandomState::new().build_hasher().finish(),
+        }
     }
 
     /// SplitMix64 (Steele, Lea, Flood 2014).
@@ -37,7 +39,8 @@ impl Random {
 
     /// `call_NN_`, `ET_` if the call was made without reasoning, 20 alphanumerics and 4 digits.
     pub fn call_id(&mut self, index: usize, without_reasoning: bool) -> String {
-        const ALPHABET: &[u8; 62] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
+        const ALPHABET: &[u8; 62] =
+            b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
         let mut id = format!("call_{index:02}_");
         if without_reasoning {
             id.push_str("ET_");
@@ -54,7 +57,9 @@ impl Random {
 
 /// Seconds since 1970.
 pub(crate) fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs())
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |elapsed| elapsed.as_secs())
 }
 
 #[cfg(test)]

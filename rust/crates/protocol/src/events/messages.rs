@@ -20,16 +20,41 @@ pub struct MessagesStreamEvent {
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum EventKind {
-    MessageStart { head: Arc<(String, String)>, prompt: PromptUsage },
-    BlockStart { index: usize, block: BlockStart },
+    MessageStart {
+        head: Arc<(String, String)>,
+        prompt: PromptUsage,
+    },
+    BlockStart {
+        index: usize,
+        block: BlockStart,
+    },
     Ping,
-    Thinking { index: usize, text: String },
-    Signature { index: usize, signature: Arc<str> },
-    Text { index: usize, text: String },
-    InputJson { index: usize, text: String },
+    Thinking {
+        index: usize,
+        text: String,
+    },
+    Signature {
+        index: usize,
+        signature: Arc<str>,
+    },
+    Text {
+        index: usize,
+        text: String,
+    },
+    InputJson {
+        index: usize,
+        text: String,
+    },
     /// `malformed` marks a call that must not be executed.
-    BlockStop { index: usize, malformed: bool },
-    MessageDelta { reason: FinishReason, usage: Usage, malformed: Vec<MalformedCall> },
+    BlockStop {
+        index: usize,
+        malformed: bool,
+    },
+    MessageDelta {
+        reason: FinishReason,
+        usage: Usage,
+        malformed: Vec<MalformedCall>,
+    },
     MessageStop,
 }
 
@@ -65,8 +90,16 @@ impl MessagesStreamEvent {
                 write_string(&mut out, &head.0);
                 out.push_str(",\"type\":\"message\",\"role\":\"assistant\",\"model\":");
                 write_string(&mut out, &head.1);
-                out.push_str(",\"content\":[],\"stop_reason\":null,\"stop_sequence\":null,\"usage\":");
-                write_usage(&mut out, &Usage { prompt: *prompt, ..Usage::default() });
+                out.push_str(
+                    ",\"content\":[],\"stop_reason\":null,\"stop_sequence\":null,\"usage\":",
+                );
+                write_usage(
+                    &mut out,
+                    &Usage {
+                        prompt: *prompt,
+                        ..Usage::default()
+                    },
+                );
                 out.push_str("}}");
                 out
             }
@@ -75,7 +108,9 @@ impl MessagesStreamEvent {
                 out.push_str(",\"content_block\":");
                 match block {
                     BlockStart::Thinking => {
-                        out.push_str("{\"type\":\"thinking\",\"thinking\":\"\",\"signature\":\"\"}}");
+                        out.push_str(
+                            "{\"type\":\"thinking\",\"thinking\":\"\",\"signature\":\"\"}}",
+                        );
                     }
                     BlockStart::Text => out.push_str("{\"type\":\"text\",\"text\":\"\"}}"),
                     BlockStart::ToolUse { id, name } => {
@@ -89,18 +124,26 @@ impl MessagesStreamEvent {
                 out
             }
             EventKind::Ping => "{\"type\":\"ping\"}".to_owned(),
-            EventKind::Thinking { index, text } => delta(*index, "thinking_delta\",\"thinking", text),
+            EventKind::Thinking { index, text } => {
+                delta(*index, "thinking_delta\",\"thinking", text)
+            }
             EventKind::Signature { index, signature } => {
                 delta(*index, "signature_delta\",\"signature", signature)
             }
             EventKind::Text { index, text } => delta(*index, "text_delta\",\"text", text),
-            EventKind::InputJson { index, text } => delta(*index, "input_json_delta\",\"partial_json", text),
+            EventKind::InputJson { index, text } => {
+                delta(*index, "input_json_delta\",\"partial_json", text)
+            }
             EventKind::BlockStop { index, .. } => {
                 let mut out = head("content_block_stop", *index, 64);
                 out.push('}');
                 out
             }
-            EventKind::MessageDelta { reason, usage, malformed } => {
+            EventKind::MessageDelta {
+                reason,
+                usage,
+                malformed,
+            } => {
                 let mut out = String::from("{\"type\":\"message_delta\",\"delta\":{");
                 write_stop(&mut out, Some(reason));
                 out.push_str("},\"usage\":");
@@ -124,7 +167,11 @@ fn head(kind: &str, index: usize, capacity: usize) -> String {
 }
 
 fn delta(index: usize, member: &str, text: &str) -> String {
-    let mut out = head("content_block_delta", index, text.len() + text.len() / 8 + 128);
+    let mut out = head(
+        "content_block_delta",
+        index,
+        text.len() + text.len() / 8 + 128,
+    );
     out.push_str(",\"delta\":{\"type\":\"");
     out.push_str(member);
     out.push_str("\":\"");
@@ -157,7 +204,10 @@ pub(crate) fn write_stop(out: &mut String, reason: Option<&FinishReason>) {
 }
 
 pub(crate) fn write_usage(out: &mut String, usage: &Usage) {
-    let PromptUsage { prompt_tokens, prompt_cache_hit_tokens } = usage.prompt;
+    let PromptUsage {
+        prompt_tokens,
+        prompt_cache_hit_tokens,
+    } = usage.prompt;
     out.push_str("{\"input_tokens\":");
     json::number(out, prompt_tokens.saturating_sub(prompt_cache_hit_tokens));
     out.push_str(",\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":");
@@ -210,7 +260,12 @@ impl MessagesChunkGenerator {
 
     /// The generator for a converted request.
     pub fn for_request(request: &ConversationRequest, id: String, model: String) -> Self {
-        Self::new(id, model, request.conversation.thinking_mode, request.generation.compat)
+        Self::new(
+            id,
+            model,
+            request.conversation.thinking_mode,
+            request.generation.compat,
+        )
     }
 
     /// Replaces the signature of the thinking block, which is the response id otherwise.
@@ -228,7 +283,13 @@ impl MessagesChunkGenerator {
         self.close(events);
         self.open = Some(open);
         self.is_malformed = false;
-        push(events, EventKind::BlockStart { index: self.next_index, block });
+        push(
+            events,
+            EventKind::BlockStart {
+                index: self.next_index,
+                block,
+            },
+        );
         self.next_index += 1;
         if !self.has_pinged {
             self.has_pinged = true;
@@ -242,9 +303,21 @@ impl MessagesChunkGenerator {
         };
         let index = self.index();
         if open == Open::Thinking {
-            push(events, EventKind::Signature { index, signature: self.signature.clone() });
+            push(
+                events,
+                EventKind::Signature {
+                    index,
+                    signature: self.signature.clone(),
+                },
+            );
         }
-        push(events, EventKind::BlockStop { index, malformed: self.is_malformed });
+        push(
+            events,
+            EventKind::BlockStop {
+                index,
+                malformed: self.is_malformed,
+            },
+        );
     }
 }
 
@@ -259,8 +332,19 @@ impl ChunkGenerator for MessagesChunkGenerator {
         self.official
     }
 
-    fn start(&mut self, prompt: PromptUsage, _: Option<String>, events: &mut Vec<MessagesStreamEvent>) {
-        push(events, EventKind::MessageStart { head: self.head.clone(), prompt });
+    fn start(
+        &mut self,
+        prompt: PromptUsage,
+        _: Option<String>,
+        events: &mut Vec<MessagesStreamEvent>,
+    ) {
+        push(
+            events,
+            EventKind::MessageStart {
+                head: self.head.clone(),
+                prompt,
+            },
+        );
         if self.thinking {
             self.open(Open::Thinking, BlockStart::Thinking, events);
         }
@@ -273,21 +357,41 @@ impl ChunkGenerator for MessagesChunkGenerator {
                 if self.open != Some(Open::Thinking) {
                     self.open(Open::Thinking, BlockStart::Thinking, events);
                 }
-                push(events, EventKind::Thinking { index: self.index(), text });
+                push(
+                    events,
+                    EventKind::Thinking {
+                        index: self.index(),
+                        text,
+                    },
+                );
             }
             DeltaKind::Answer(text) => {
                 if self.open != Some(Open::Text) {
                     self.open(Open::Text, BlockStart::Text, events);
                 }
-                push(events, EventKind::Text { index: self.index(), text });
+                push(
+                    events,
+                    EventKind::Text {
+                        index: self.index(),
+                        text,
+                    },
+                );
             }
             DeltaKind::CallStart { name } => {
-                let id = self.random.call_id(self.calls, self.thinking && !self.has_reasoning);
+                let id = self
+                    .random
+                    .call_id(self.calls, self.thinking && !self.has_reasoning);
                 self.calls += 1;
                 self.open(Open::ToolUse, BlockStart::ToolUse { id, name }, events);
             }
             DeltaKind::Arguments(text) => {
-                push(events, EventKind::InputJson { index: self.index(), text });
+                push(
+                    events,
+                    EventKind::InputJson {
+                        index: self.index(),
+                        text,
+                    },
+                );
             }
             DeltaKind::CallMalformed(call) => self.is_malformed |= call.index.is_some(),
             DeltaKind::CallEnd | DeltaKind::Stopped { .. } => {}
@@ -298,7 +402,11 @@ impl ChunkGenerator for MessagesChunkGenerator {
         self.close(events);
         push(
             events,
-            EventKind::MessageDelta { reason: end.reason, usage: end.usage, malformed: end.malformed },
+            EventKind::MessageDelta {
+                reason: end.reason,
+                usage: end.usage,
+                malformed: end.malformed,
+            },
         );
         push(events, EventKind::MessageStop);
     }

@@ -10,9 +10,17 @@ use crate::processor::PromptUsage;
 
 #[derive(Debug, Clone)]
 enum Block {
-    Thinking { text: String, signature: String },
+    Thinking {
+        text: String,
+        signature: String,
+    },
     Text(String),
-    ToolUse { id: String, name: String, input: String, malformed: bool },
+    ToolUse {
+        id: String,
+        name: String,
+        input: String,
+        malformed: bool,
+    },
 }
 
 /// Folds events into the response object.
@@ -34,7 +42,10 @@ impl MessagesResponse {
             model,
             blocks: Vec::new(),
             reason: None,
-            usage: Usage { prompt, ..Usage::default() },
+            usage: Usage {
+                prompt,
+                ..Usage::default()
+            },
             malformed: Vec::new(),
         }
     }
@@ -49,18 +60,27 @@ impl MessagesResponse {
         match event.kind {
             EventKind::MessageStart { prompt, .. } => self.usage.prompt = prompt,
             EventKind::BlockStart { block, .. } => self.blocks.push(match block {
-                BlockStart::Thinking => Block::Thinking { text: String::new(), signature: String::new() },
+                BlockStart::Thinking => Block::Thinking {
+                    text: String::new(),
+                    signature: String::new(),
+                },
                 BlockStart::Text => Block::Text(String::new()),
-                BlockStart::ToolUse { id, name } => {
-                    Block::ToolUse { id, name, input: String::new(), malformed: false }
-                }
+                BlockStart::ToolUse { id, name } => Block::ToolUse {
+                    id,
+                    name,
+                    input: String::new(),
+                    malformed: false,
+                },
             }),
             EventKind::Thinking { index, text: piece } => {
                 if let Some(Block::Thinking { text, .. }) = self.blocks.get_mut(index) {
                     text.push_str(&piece);
                 }
             }
-            EventKind::Signature { index, signature: piece } => {
+            EventKind::Signature {
+                index,
+                signature: piece,
+            } => {
                 if let Some(Block::Thinking { signature, .. }) = self.blocks.get_mut(index) {
                     signature.push_str(&piece);
                 }
@@ -75,12 +95,19 @@ impl MessagesResponse {
                     input.push_str(&text);
                 }
             }
-            EventKind::BlockStop { index, malformed: is_malformed } => {
+            EventKind::BlockStop {
+                index,
+                malformed: is_malformed,
+            } => {
                 if let Some(Block::ToolUse { malformed, .. }) = self.blocks.get_mut(index) {
                     *malformed = is_malformed;
                 }
             }
-            EventKind::MessageDelta { reason, usage, malformed } => {
+            EventKind::MessageDelta {
+                reason,
+                usage,
+                malformed,
+            } => {
                 self.reason = Some(reason);
                 self.usage = usage;
                 self.malformed = malformed;
@@ -99,7 +126,15 @@ impl MessagesResponse {
         let shown: Vec<&Block> = self
             .blocks
             .iter()
-            .filter(|block| !matches!(block, Block::ToolUse { malformed: true, .. }))
+            .filter(|block| {
+                !matches!(
+                    block,
+                    Block::ToolUse {
+                        malformed: true,
+                        ..
+                    }
+                )
+            })
             .collect();
         json::list(&mut out, &shown, |out, block| write_block(out, block));
         out.push(',');
@@ -124,7 +159,9 @@ fn write_block(out: &mut String, block: &Block) {
             out.push_str("{\"type\":\"text\",\"text\":");
             write_string(out, text);
         }
-        Block::ToolUse { id, name, input, .. } => {
+        Block::ToolUse {
+            id, name, input, ..
+        } => {
             out.push_str("{\"type\":\"tool_use\",\"id\":");
             write_string(out, id);
             out.push_str(",\"name\":");

@@ -67,7 +67,12 @@ pub trait ChunkGenerator {
     fn is_official(&self) -> bool;
 
     /// Opening events.
-    fn start(&mut self, prompt: PromptUsage, fingerprint: Option<String>, events: &mut Vec<Self::Event>);
+    fn start(
+        &mut self,
+        prompt: PromptUsage,
+        fingerprint: Option<String>,
+        events: &mut Vec<Self::Event>,
+    );
 
     /// Events of one step.
     fn delta(&mut self, delta: Delta, events: &mut Vec<Self::Event>);

@@ -33,24 +33,60 @@ pub(crate) struct ItemRef {
 
 #[derive(Debug, Clone)]
 pub(crate) enum EventKind {
-    Response { name: &'static str, body: Arc<Body> },
-    ItemAdded { index: usize, item: Arc<str> },
-    ItemDone { index: usize, item: Arc<str> },
-    PartAdded { item: ItemRef, is_reasoning: bool },
-    PartDone { item: ItemRef, part: Arc<str> },
+    Response {
+        name: &'static str,
+        body: Arc<Body>,
+    },
+    ItemAdded {
+        index: usize,
+        item: Arc<str>,
+    },
+    ItemDone {
+        index: usize,
+        item: Arc<str>,
+    },
+    PartAdded {
+        item: ItemRef,
+        is_reasoning: bool,
+    },
+    PartDone {
+        item: ItemRef,
+        part: Arc<str>,
+    },
     /// A delta whose only payload is text: the event's name and the text.
-    Delta { name: &'static str, has_content_index: bool, item: ItemRef, text: String },
-    TextDelta { item: ItemRef, text: String, logprobs: Vec<LogprobEntry> },
+    Delta {
+        name: &'static str,
+        has_content_index: bool,
+        item: ItemRef,
+        text: String,
+    },
+    TextDelta {
+        item: ItemRef,
+        text: String,
+        logprobs: Vec<LogprobEntry>,
+    },
     /// The whole text of an item: the event's name and the member that holds it.
-    Done { name: &'static str, member: &'static str, has_content_index: bool, item: ItemRef, text: Arc<str> },
-    TextDone { item: ItemRef, text: Arc<str>, logprobs: Arc<str> },
+    Done {
+        name: &'static str,
+        member: &'static str,
+        has_content_index: bool,
+        item: ItemRef,
+        text: Arc<str>,
+    },
+    TextDone {
+        item: ItemRef,
+        text: Arc<str>,
+        logprobs: Arc<str>,
+    },
 }
 
 impl ResponsesStreamEvent {
     /// The event type, which is also the SSE event name.
     pub fn name(&self) -> &'static str {
         match &self.kind {
-            EventKind::Response { name, .. } | EventKind::Delta { name, .. } | EventKind::Done { name, .. } => name,
+            EventKind::Response { name, .. }
+            | EventKind::Delta { name, .. }
+            | EventKind::Done { name, .. } => name,
             EventKind::ItemAdded { .. } => "response.output_item.added",
             EventKind::ItemDone { .. } => "response.output_item.done",
             EventKind::PartAdded { .. } => "response.content_part.added",
@@ -105,21 +141,40 @@ impl ResponsesStreamEvent {
                 out.push_str(",\"part\":");
                 out.push_str(part);
             }
-            EventKind::Delta { item, text, has_content_index, .. } => {
+            EventKind::Delta {
+                item,
+                text,
+                has_content_index,
+                ..
+            } => {
                 write_text(out, *has_content_index, "delta", text);
                 item.write(out);
             }
-            EventKind::TextDelta { item, text, logprobs } => {
+            EventKind::TextDelta {
+                item,
+                text,
+                logprobs,
+            } => {
                 write_text(out, true, "delta", text);
                 item.write(out);
                 out.push_str(",\"logprobs\":");
                 json::logprobs(out, logprobs);
             }
-            EventKind::Done { item, text, member, has_content_index, .. } => {
+            EventKind::Done {
+                item,
+                text,
+                member,
+                has_content_index,
+                ..
+            } => {
                 write_text(out, *has_content_index, member, text);
                 item.write(out);
             }
-            EventKind::TextDone { item, text, logprobs } => {
+            EventKind::TextDone {
+                item,
+                text,
+                logprobs,
+            } => {
                 write_text(out, true, "text", text);
                 item.write(out);
                 out.push_str(",\"logprobs\":");
@@ -159,11 +214,22 @@ struct Open {
 
 #[derive(Debug, Clone)]
 enum OpenKind {
-    Reasoning { text: String },
-    Message { text: String, logprobs: Vec<LogprobEntry> },
+    Reasoning {
+        text: String,
+    },
+    Message {
+        text: String,
+        logprobs: Vec<LogprobEntry>,
+    },
     /// `head` is the item's JSON from the call id up to its arguments.
-    Function { head: String, arguments: String },
-    Custom { head: String, input: CustomInput },
+    Function {
+        head: String,
+        arguments: String,
+    },
+    Custom {
+        head: String,
+        input: CustomInput,
+    },
 }
 
 /// Makes the events of one response.
@@ -218,7 +284,10 @@ impl ResponsesChunkGenerator {
     }
 
     fn push(&mut self, events: &mut Vec<ResponsesStreamEvent>, kind: EventKind) {
-        events.push(ResponsesStreamEvent { sequence: self.sequence, kind });
+        events.push(ResponsesStreamEvent {
+            sequence: self.sequence,
+            kind,
+        });
         self.sequence += 1;
     }
 
@@ -229,12 +298,22 @@ impl ResponsesChunkGenerator {
     fn open_item(&mut self, prefix: &str, kind: OpenKind, events: &mut Vec<ResponsesStreamEvent>) {
         let index = self.next_index();
         let id: Arc<str> = format!("{prefix}_{}_{index}", self.id).into();
-        let open = Open { item: ItemRef { id, index }, kind, is_malformed: false };
+        let open = Open {
+            item: ItemRef { id, index },
+            kind,
+            is_malformed: false,
+        };
         let item = self.item_json(&open, "in_progress", false);
         self.push(events, EventKind::ItemAdded { index, item });
         let is_reasoning = matches!(open.kind, OpenKind::Reasoning { .. });
         if is_reasoning || matches!(open.kind, OpenKind::Message { .. }) {
-            self.push(events, EventKind::PartAdded { item: open.item.clone(), is_reasoning });
+            self.push(
+                events,
+                EventKind::PartAdded {
+                    item: open.item.clone(),
+                    is_reasoning,
+                },
+            );
         }
         self.open = Some(open);
     }
@@ -265,7 +344,11 @@ impl ResponsesChunkGenerator {
             }
             OpenKind::Message { .. } => {
                 out.push_str(",\"role\":\"assistant\",\"phase\":\"");
-                out.push_str(if before_call { "commentary" } else { "final_answer" });
+                out.push_str(if before_call {
+                    "commentary"
+                } else {
+                    "final_answer"
+                });
                 out.push_str("\",\"content\":[");
                 if is_done {
                     out.push_str(&part_json(&open.kind));
@@ -288,35 +371,70 @@ impl ResponsesChunkGenerator {
     }
 
     fn encrypted(&self, index: usize, text: &str, is_done: bool) -> String {
-        let sealed = self.key.as_ref().filter(|_| is_done).and_then(|key| key.seal(text, Random::nonce()));
+        let sealed = self
+            .key
+            .as_ref()
+            .filter(|_| is_done)
+            .and_then(|key| key.seal(text, Random::nonce()));
         sealed.unwrap_or_else(|| format!("{}-{index}", self.id))
     }
 
     /// Ends the open item.
-    fn close(&mut self, status: &'static str, before_call: bool, events: &mut Vec<ResponsesStreamEvent>) {
+    fn close(
+        &mut self,
+        status: &'static str,
+        before_call: bool,
+        events: &mut Vec<ResponsesStreamEvent>,
+    ) {
         let Some(mut open) = self.open.take() else {
             return;
         };
-        let status = if open.is_malformed { "incomplete" } else { status };
+        let status = if open.is_malformed {
+            "incomplete"
+        } else {
+            status
+        };
         let item = open.item.clone();
         match &mut open.kind {
             OpenKind::Reasoning { text } => {
                 let text: Arc<str> = text.as_str().into();
                 let name = "response.reasoning_text.done";
-                let done = EventKind::Done { name, member: "text", has_content_index: true, item: item.clone(), text };
+                let done = EventKind::Done {
+                    name,
+                    member: "text",
+                    has_content_index: true,
+                    item: item.clone(),
+                    text,
+                };
                 self.push(events, done);
             }
             OpenKind::Message { text, logprobs } => {
                 let text: Arc<str> = text.as_str().into();
                 let mut list = String::new();
                 json::logprobs(&mut list, logprobs);
-                self.push(events, EventKind::TextDone { item: item.clone(), text, logprobs: list.into() });
+                self.push(
+                    events,
+                    EventKind::TextDone {
+                        item: item.clone(),
+                        text,
+                        logprobs: list.into(),
+                    },
+                );
             }
             OpenKind::Function { arguments, .. } => {
                 let text: Arc<str> = arguments.as_str().into();
                 let name = "response.function_call_arguments.done";
                 let member = "arguments";
-                self.push(events, EventKind::Done { name, member, has_content_index: false, item, text });
+                self.push(
+                    events,
+                    EventKind::Done {
+                        name,
+                        member,
+                        has_content_index: false,
+                        item,
+                        text,
+                    },
+                );
             }
             OpenKind::Custom { input, .. } => {
                 let held = input.finish();
@@ -325,30 +443,63 @@ impl ResponsesChunkGenerator {
                 }
                 let text: Arc<str> = input.text.as_str().into();
                 let name = "response.custom_tool_call_input.done";
-                self.push(events, EventKind::Done { name, member: "input", has_content_index: false, item, text });
+                self.push(
+                    events,
+                    EventKind::Done {
+                        name,
+                        member: "input",
+                        has_content_index: false,
+                        item,
+                        text,
+                    },
+                );
             }
         }
-        if matches!(open.kind, OpenKind::Reasoning { .. } | OpenKind::Message { .. }) {
+        if matches!(
+            open.kind,
+            OpenKind::Reasoning { .. } | OpenKind::Message { .. }
+        ) {
             let part = part_json(&open.kind).into();
-            self.push(events, EventKind::PartDone { item: open.item.clone(), part });
+            self.push(
+                events,
+                EventKind::PartDone {
+                    item: open.item.clone(),
+                    part,
+                },
+            );
         }
         let item = self.item_json(&open, status, before_call);
         if let Some(body) = &mut self.body {
             body.output.push(item.clone());
         }
-        self.push(events, EventKind::ItemDone { index: open.item.index, item });
+        self.push(
+            events,
+            EventKind::ItemDone {
+                index: open.item.index,
+                item,
+            },
+        );
     }
 
     fn open_call(&mut self, name: String, events: &mut Vec<ResponsesStreamEvent>) {
         self.close("completed", true, events);
-        let call_id = self.random.call_id(self.calls, self.thinking && !self.has_reasoning);
+        let call_id = self
+            .random
+            .call_id(self.calls, self.thinking && !self.has_reasoning);
         self.calls += 1;
         let mut head = String::from(",\"call_id\":");
         write_string(&mut head, &call_id);
         head.push_str(",\"name\":");
         if self.state.custom_tools.contains(&name) {
             write_string(&mut head, &name);
-            return self.open_item("ctc", OpenKind::Custom { head, input: CustomInput::new() }, events);
+            return self.open_item(
+                "ctc",
+                OpenKind::Custom {
+                    head,
+                    input: CustomInput::new(),
+                },
+                events,
+            );
         }
         match self.state.namespaces.get(&name) {
             Some((namespace, inner)) => {
@@ -358,7 +509,14 @@ impl ResponsesChunkGenerator {
             }
             None => write_string(&mut head, &name),
         }
-        self.open_item("fc", OpenKind::Function { head, arguments: String::new() }, events);
+        self.open_item(
+            "fc",
+            OpenKind::Function {
+                head,
+                arguments: String::new(),
+            },
+            events,
+        );
     }
 
     fn arguments(&mut self, piece: String, events: &mut Vec<ResponsesStreamEvent>) {
@@ -370,7 +528,12 @@ impl ResponsesChunkGenerator {
             OpenKind::Function { arguments, .. } => {
                 arguments.push_str(&piece);
                 let name = "response.function_call_arguments.delta";
-                EventKind::Delta { name, has_content_index: false, item, text: piece }
+                EventKind::Delta {
+                    name,
+                    has_content_index: false,
+                    item,
+                    text: piece,
+                }
             }
             OpenKind::Custom { input, .. } => {
                 let text = input.feed(&piece);
@@ -387,7 +550,12 @@ impl ResponsesChunkGenerator {
 
 fn custom_delta(item: ItemRef, text: String) -> EventKind {
     let name = "response.custom_tool_call_input.delta";
-    EventKind::Delta { name, has_content_index: false, item, text }
+    EventKind::Delta {
+        name,
+        has_content_index: false,
+        item,
+        text,
+    }
 }
 
 fn part_json(kind: &OpenKind) -> String {
@@ -427,7 +595,13 @@ impl ChunkGenerator for ResponsesChunkGenerator {
         let shared = Arc::new(body.clone());
         self.body = Some(body);
         for name in ["response.created", "response.in_progress"] {
-            self.push(events, EventKind::Response { name, body: shared.clone() });
+            self.push(
+                events,
+                EventKind::Response {
+                    name,
+                    body: shared.clone(),
+                },
+            );
         }
     }
 
@@ -435,28 +609,74 @@ impl ChunkGenerator for ResponsesChunkGenerator {
         match delta.kind {
             DeltaKind::Reasoning(piece) => {
                 self.has_reasoning = true;
-                if !matches!(self.open, Some(Open { kind: OpenKind::Reasoning { .. }, .. })) {
+                if !matches!(
+                    self.open,
+                    Some(Open {
+                        kind: OpenKind::Reasoning { .. },
+                        ..
+                    })
+                ) {
                     self.close("completed", false, events);
-                    self.open_item("rs", OpenKind::Reasoning { text: String::new() }, events);
+                    self.open_item(
+                        "rs",
+                        OpenKind::Reasoning {
+                            text: String::new(),
+                        },
+                        events,
+                    );
                 }
-                if let Some(Open { kind: OpenKind::Reasoning { text }, item, .. }) = &mut self.open {
+                if let Some(Open {
+                    kind: OpenKind::Reasoning { text },
+                    item,
+                    ..
+                }) = &mut self.open
+                {
                     text.push_str(&piece);
                     let name = "response.reasoning_text.delta";
                     let item = item.clone();
-                    self.push(events, EventKind::Delta { name, has_content_index: true, item, text: piece });
+                    self.push(
+                        events,
+                        EventKind::Delta {
+                            name,
+                            has_content_index: true,
+                            item,
+                            text: piece,
+                        },
+                    );
                 }
             }
             DeltaKind::Answer(piece) => {
-                if !matches!(self.open, Some(Open { kind: OpenKind::Message { .. }, .. })) {
+                if !matches!(
+                    self.open,
+                    Some(Open {
+                        kind: OpenKind::Message { .. },
+                        ..
+                    })
+                ) {
                     self.close("completed", false, events);
-                    let kind = OpenKind::Message { text: String::new(), logprobs: Vec::new() };
+                    let kind = OpenKind::Message {
+                        text: String::new(),
+                        logprobs: Vec::new(),
+                    };
                     self.open_item("msg", kind, events);
                 }
-                if let Some(Open { kind: OpenKind::Message { text, logprobs }, item, .. }) = &mut self.open {
+                if let Some(Open {
+                    kind: OpenKind::Message { text, logprobs },
+                    item,
+                    ..
+                }) = &mut self.open
+                {
                     text.push_str(&piece);
                     logprobs.extend_from_slice(&delta.logprobs);
                     let item = item.clone();
-                    self.push(events, EventKind::TextDelta { item, text: piece, logprobs: delta.logprobs });
+                    self.push(
+                        events,
+                        EventKind::TextDelta {
+                            item,
+                            text: piece,
+                            logprobs: delta.logprobs,
+                        },
+                    );
                 }
             }
             DeltaKind::CallStart { name } => self.open_call(name, events),
@@ -485,6 +705,12 @@ impl ChunkGenerator for ResponsesChunkGenerator {
             Some(_) => "response.incomplete",
             None => "response.completed",
         };
-        self.push(events, EventKind::Response { name, body: Arc::new(body) });
+        self.push(
+            events,
+            EventKind::Response {
+                name,
+                body: Arc::new(body),
+            },
+        );
     }
 }

@@ -51,12 +51,21 @@ impl Body {
             FinishReason::ContentFilter => Some("content_filter"),
             _ => None,
         };
-        self.status = if self.incomplete_reason.is_some() { "incomplete" } else { "completed" };
+        self.status = if self.incomplete_reason.is_some() {
+            "incomplete"
+        } else {
+            "completed"
+        };
         self.completed_at = Some(completed_at);
     }
 
     pub fn write(&self, out: &mut String) {
-        let Fixed { id, model, created, state } = &*self.fixed;
+        let Fixed {
+            id,
+            model,
+            created,
+            state,
+        } = &*self.fixed;
         let echo = &state.echo;
         out.push_str("{\"id\":");
         write_string(out, id);
@@ -83,7 +92,9 @@ impl Body {
         write_string(out, model);
         out.push_str(",\"moderation\":null,\"output\":");
         json::list(out, &self.output, |out, item| out.push_str(item));
-        out.push_str(",\"parallel_tool_calls\":true,\"presence_penalty\":0.0,\"previous_response_id\":");
+        out.push_str(
+            ",\"parallel_tool_calls\":true,\"presence_penalty\":0.0,\"previous_response_id\":",
+        );
         json::optional_string(out, state.previous_response_id.as_deref());
         out.push_str(",\"prompt_cache_key\":null,\"prompt_cache_retention\":null,\"reasoning\":");
         out.push_str(&state.reasoning);

@@ -17,8 +17,15 @@ pub struct ResponsesResponse {
 impl ResponsesResponse {
     /// An empty response.
     pub fn new(id: String, model: String, created: u64) -> Self {
-        let fixed = Fixed { id, model, created, state: ResponsesState::default() };
-        ResponsesResponse { body: Body::in_progress(Arc::new(fixed)) }
+        let fixed = Fixed {
+            id,
+            model,
+            created,
+            state: ResponsesState::default(),
+        };
+        ResponsesResponse {
+            body: Body::in_progress(Arc::new(fixed)),
+        }
     }
 
     /// Malformed calls; their items have status `incomplete`.

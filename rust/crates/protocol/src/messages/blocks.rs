@@ -15,10 +15,20 @@ pub(crate) enum Block {
     Document(Document),
     Thinking(String),
     ServerToolUse,
-    ToolUse { id: String, name: String, input: Value<'static> },
-    ToolResult { id: String, content: Vec<ResultBlock>, is_error: bool },
+    ToolUse {
+        id: String,
+        name: String,
+        input: Value<'static>,
+    },
+    ToolResult {
+        id: String,
+        content: Vec<ResultBlock>,
+        is_error: bool,
+    },
     WebSearchToolResult,
-    ToolAddition { name: String },
+    ToolAddition {
+        name: String,
+    },
     /// Reasoning that the service withheld; it carries nothing for the model.
     RedactedThinking,
 }
@@ -47,10 +57,24 @@ pub(crate) struct Document {
     pub plain_text: Option<String>,
 }
 
-const MEDIA_TYPES: [&str; 5] = ["image/jpeg", "image/jpg", "image/png", "image/gif", "image/webp"];
+const MEDIA_TYPES: [&str; 5] = [
+    "image/jpeg",
+    "image/jpg",
+    "image/png",
+    "image/gif",
+    "image/webp",
+];
 const BLOCK_TYPES: [&str; 10] = [
-    "text", "image", "document", "thinking", "redacted_thinking", "server_tool_use", "tool_use", "tool_result",
-    "web_search_tool_result", "tool_addition",
+    "text",
+    "image",
+    "document",
+    "thinking",
+    "redacted_thinking",
+    "server_tool_use",
+    "tool_use",
+    "tool_result",
+    "web_search_tool_result",
+    "tool_addition",
 ];
 
 /// Content as a string (one text block is not the same) or as blocks.
@@ -101,7 +125,9 @@ fn block(value: Value<'_>, deferred: &mut Deferred) -> Shape<Block> {
         },
         "tool_result" => Block::ToolResult {
             id: members.required_string("tool_use_id")?,
-            content: members.optional("content", result_content)?.unwrap_or_default(),
+            content: members
+                .optional("content", result_content)?
+                .unwrap_or_default(),
             is_error: members.optional("is_error", boolean)?.unwrap_or(false),
         },
         "web_search_tool_result" => {
@@ -114,7 +140,9 @@ fn block(value: Value<'_>, deferred: &mut Deferred) -> Shape<Block> {
             if &*kind != "tool_reference" {
                 return unknown("type", &kind, &["tool_reference"]);
             }
-            Ok(Block::ToolAddition { name: members.required_string("name")? })
+            Ok(Block::ToolAddition {
+                name: members.required_string("name")?,
+            })
         })?,
         other => return unknown("type", other, &BLOCK_TYPES),
     })
@@ -136,8 +164,16 @@ fn result_block(value: Value<'_>) -> Shape<ResultBlock> {
         "text" => ResultBlock::Text(members.required_string("text")?),
         "image" => ResultBlock::Image(members.required("source", image)?),
         "document" => ResultBlock::Document(members.required("source", document)?),
-        "tool_reference" => ResultBlock::ToolReference { name: members.required_string("tool_name")? },
-        other => return unknown("type", other, &["text", "image", "document", "tool_reference"]),
+        "tool_reference" => ResultBlock::ToolReference {
+            name: members.required_string("tool_name")?,
+        },
+        other => {
+            return unknown(
+                "type",
+                other,
+                &["text", "image", "document", "tool_reference"],
+            )
+        }
     })
 }
 
@@ -171,7 +207,10 @@ fn document(_: &str, value: Value<'_>) -> Shape<Document> {
     let is_plain =
         member("type").as_deref() == Some("text") && media_type.as_deref() == Some("text/plain");
     let plain_text = if is_plain { member("data") } else { None };
-    Ok(Document { media_type, plain_text })
+    Ok(Document {
+        media_type,
+        plain_text,
+    })
 }
 
 /// `system`: a string or text blocks.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use recipe_json::FloatStyle;
 use recipe_model::{
-    AssistantMessage, Content, Conversation, ImageData, ImageDetail, ImageSource, Message, SpecialToken, SystemMessage,
-    ToolCall, ToolDefinition, ToolMessage, UserMessage,
+    AssistantMessage, Content, Conversation, ImageData, ImageDetail, ImageSource, Message,
+    SpecialToken, SystemMessage, ToolCall, ToolDefinition, ToolMessage, UserMessage,
 };
 
 use super::blocks::{Block, BlockContent, Document, ImageBlock, ResultBlock};
@@ -23,12 +23,25 @@ impl MessagesRequest {
     ///
     /// # Errors
     /// A shape that only the default mode knows, under `official`; otherwise any broken rule.
-    pub fn convert(mut self, options: &ConversionOptions) -> Result<ConversationRequest, RequestError> {
+    pub fn convert(
+        mut self,
+        options: &ConversionOptions,
+    ) -> Result<ConversationRequest, RequestError> {
         self.deferred.check(options)?;
         let official = options.is_official();
         let version = common::model_version(&self.model, options)?;
-        check_count("too many messages", self.messages.len(), options.limits.max_messages, options)?;
-        check_count("too many tools", self.tools.len(), options.limits.max_tools, options)?;
+        check_count(
+            "too many messages",
+            self.messages.len(),
+            options.limits.max_messages,
+            options,
+        )?;
+        check_count(
+            "too many tools",
+            self.tools.len(),
+            options.limits.max_tools,
+            options,
+        )?;
         let effort = common::thinking(self.thinking, self.effort, options);
         let thinking = effort.is_some();
         let declared = self.tools(version, options)?;
@@ -37,10 +50,24 @@ impl MessagesRequest {
         }
         let mut messages = self.messages(&declared, version, options)?;
         let declares_tools = !declared.is_empty();
-        common::complete_reasoning(&mut messages, thinking, declares_tools, "content[].thinking", options)?;
-        let format = if official { Default::default() } else { std::mem::take(&mut self.format) };
+        common::complete_reasoning(
+            &mut messages,
+            thinking,
+            declares_tools,
+            "content[].thinking",
+            options,
+        )?;
+        let format = if official {
+            Default::default()
+        } else {
+            std::mem::take(&mut self.format)
+        };
         let format = format.check(options)?;
-        let parallel = self.tool_choice.disable_parallel.map(|disable| !disable).filter(|_| !official);
+        let parallel = self
+            .tool_choice
+            .disable_parallel
+            .map(|disable| !disable)
+            .filter(|_| !official);
         let choice = std::mem::take(&mut self.tool_choice.choice).requested(official);
         let (tools, tool_choice) = common::choose_tools(declared, choice, thinking, options)?;
         common::check_strict_mix(&tools)?;
@@ -94,7 +121,11 @@ impl MessagesRequest {
             let mut tool = match tool {
                 MessagesTool::Client(tool) => tool,
                 MessagesTool::Custom(tool) if !options.is_official() => tool?,
-                MessagesTool::WebSearch if options.messages_web_search == WebSearchBehavior::Drop => continue,
+                MessagesTool::WebSearch
+                    if options.messages_web_search == WebSearchBehavior::Drop =>
+                {
+                    continue
+                }
                 _ => return refuse(format!("tools[{index}]: server tools are not supported")),
             };
             common::check_tool_name(&tool.name, &format!("tools[{index}].name"))?;
@@ -160,13 +191,18 @@ impl Builder<'_> {
         let blocks = match input.content {
             BlockContent::Text(text) => {
                 if !self.pending.is_empty() {
-                    return refuse(without_results(&format!("messages.{index}: "), &self.pending));
+                    return refuse(without_results(
+                        &format!("messages.{index}: "),
+                        &self.pending,
+                    ));
                 }
                 vec![Block::Text(text)]
             }
             BlockContent::Blocks(blocks) => {
                 if blocks.is_empty() && input.role != Role::System {
-                    return refuse(format!("messages.{index}: all messages must have non-empty content"));
+                    return refuse(format!(
+                        "messages.{index}: all messages must have non-empty content"
+                    ));
                 }
                 blocks
             }
@@ -194,7 +230,12 @@ impl Builder<'_> {
         let mut referenced: Vec<ToolDefinition> = Vec::new();
         let mut answered: HashSet<String> = HashSet::new();
         for (position, block) in blocks.into_iter().enumerate() {
-            if let Block::ToolResult { id, content, is_error } = block {
+            if let Block::ToolResult {
+                id,
+                content,
+                is_error,
+            } = block
+            {
                 if !answered.insert(id.clone()) {
                     return refuse(format!(
                         "messages.{index}.content.{position}: each tool_use must have a single result. Found multiple \
@@ -210,12 +251,18 @@ impl Builder<'_> {
                 };
                 self.pending.remove(found);
                 let content = self.result(index, position, content, is_error, &mut referenced)?;
-                self.messages.push(Message::Tool(ToolMessage { content, tool_call_id: Some(id) }));
+                self.messages.push(Message::Tool(ToolMessage {
+                    content,
+                    tool_call_id: Some(id),
+                }));
                 continue;
             }
             let content = self.plain(index, position, block, Role::User)?;
             if !self.pending.is_empty() {
-                return refuse(without_results(&format!("messages.{index}: "), &self.pending));
+                return refuse(without_results(
+                    &format!("messages.{index}: "),
+                    &self.pending,
+                ));
             }
             if let Some(content) = content {
                 self.messages.push(Message::User(UserMessage { content }));
@@ -223,18 +270,26 @@ impl Builder<'_> {
         }
         if !self.pending.is_empty() {
             // The blocks ended before every call had its result.
-            return refuse(without_results(&format!("messages.{}:", index - 1), &self.pending));
+            return refuse(without_results(
+                &format!("messages.{}:", index - 1),
+                &self.pending,
+            ));
         }
         if !referenced.is_empty() && self.is_flash {
-            self.messages
-                .push(Message::System(SystemMessage { content: Content::default(), tools: referenced }));
+            self.messages.push(Message::System(SystemMessage {
+                content: Content::default(),
+                tools: referenced,
+            }));
         }
         Ok(())
     }
 
     fn system(&mut self, index: usize, blocks: Vec<Block>) -> Rule<()> {
         if !self.pending.is_empty() {
-            return refuse(without_results(&format!("messages.{index}: "), &self.pending));
+            return refuse(without_results(
+                &format!("messages.{index}: "),
+                &self.pending,
+            ));
         }
         let mut message = SystemMessage::default();
         let mut is_first = true;
@@ -244,7 +299,9 @@ impl Builder<'_> {
                 match self.tools.iter().find(|tool| tool.name == name) {
                     Some(tool) => message.tools.push(tool.unchecked()),
                     None => {
-                        return refuse(format!("{path}: `tool_addition` references unknown tool '{name}'"));
+                        return refuse(format!(
+                            "{path}: `tool_addition` references unknown tool '{name}'"
+                        ));
                     }
                 }
                 continue;
@@ -269,9 +326,17 @@ impl Builder<'_> {
     }
 
     /// A block of a user or system message that is not a result; `None` if it is dropped.
-    fn plain(&self, index: usize, position: usize, block: Block, role: Role) -> Rule<Option<Content>> {
+    fn plain(
+        &self,
+        index: usize,
+        position: usize,
+        block: Block,
+        role: Role,
+    ) -> Rule<Option<Content>> {
         let only_in = |kind: &str, role: &str| {
-            refuse(format!("messages.{index}: `{kind}` blocks can only be in `{role}` messages"))
+            refuse(format!(
+                "messages.{index}: `{kind}` blocks can only be in `{role}` messages"
+            ))
         };
         match block {
             Block::Text(text) => Ok(Some(Content::text(text))),
@@ -292,15 +357,22 @@ impl Builder<'_> {
             )),
             Block::ToolUse { .. } | Block::ServerToolUse => only_in("tool_use", "assistant"),
             Block::WebSearchToolResult => only_in("web_search_tool_result", "assistant"),
-            Block::ToolAddition { .. } if role != Role::System => only_in("tool_addition", "system"),
+            Block::ToolAddition { .. } if role != Role::System => {
+                only_in("tool_addition", "system")
+            }
             Block::ToolResult { .. } if role != Role::User => only_in("tool_result", "user"),
-            Block::ToolAddition { .. } | Block::ToolResult { .. } | Block::RedactedThinking => Ok(None),
+            Block::ToolAddition { .. } | Block::ToolResult { .. } | Block::RedactedThinking => {
+                Ok(None)
+            }
         }
     }
 
     fn assistant(&mut self, index: usize, blocks: Vec<Block>) -> Rule<()> {
         if !self.pending.is_empty() {
-            return refuse(without_results(&format!("messages.{index}: "), &self.pending));
+            return refuse(without_results(
+                &format!("messages.{index}: "),
+                &self.pending,
+            ));
         }
         let mut content = String::new();
         let mut reasoning: Option<String> = None;
@@ -322,13 +394,20 @@ impl Builder<'_> {
                     }
                     let mut arguments = String::new();
                     input.write_spaced(&mut arguments, FloatStyle::Compact);
-                    calls.push(ToolCall { id, name, arguments });
+                    calls.push(ToolCall {
+                        id,
+                        name,
+                        arguments,
+                    });
                 }
                 Block::RedactedThinking => {}
                 Block::ServerToolUse | Block::WebSearchToolResult => self.check_web_search()?,
                 Block::Text(_) | Block::Image(_) | Block::Document(_) if !calls.is_empty() => {
                     let ids: Vec<String> = calls.iter().map(|call| call.id.clone()).collect();
-                    return refuse(without_results(&format!("messages.{index}.{position}: "), &ids));
+                    return refuse(without_results(
+                        &format!("messages.{index}.{position}: "),
+                        &ids,
+                    ));
                 }
                 Block::Text(text) => append_text(&mut content, &text),
                 Block::Document(document) => append_text(&mut content, &self.document(document)),
@@ -425,7 +504,12 @@ impl Builder<'_> {
 fn append(to: &mut Content, content: Content) {
     let start = to.text.len();
     to.text.push_str(&content.text);
-    to.placeholders.extend(content.placeholders.iter().map(|range| start + range.start..start + range.end));
+    to.placeholders.extend(
+        content
+            .placeholders
+            .iter()
+            .map(|range| start + range.start..start + range.end),
+    );
     to.images.extend(content.images);
 }
 
@@ -449,5 +533,9 @@ fn image_source(image: ImageBlock, path: &str, error_path: &str) -> Rule<ImageSo
             ImageData::DataUrl(format!("data:{media_type};base64,{data}").into())
         }
     };
-    Ok(ImageSource { data, detail: ImageDetail::High, path: path.into() })
+    Ok(ImageSource {
+        data,
+        detail: ImageDetail::High,
+        path: path.into(),
+    })
 }

@@ -6,11 +6,12 @@ use recipe_json::Value;
 
 use super::blocks::{self, BlockContent};
 use crate::common::{
-    effort_value, read_thinking, DeclaredTool, Deferred, EffortWord, RequestedChoice, RequestedFormat,
+    effort_value, read_thinking, DeclaredTool, Deferred, EffortWord, RequestedChoice,
+    RequestedFormat,
 };
 use crate::shape::{
-    any, boolean, float, list_of, missing, object, required, string, strings, tagged, text, u32_value, unknown,
-    Members, Shape,
+    any, boolean, float, list_of, missing, object, required, string, strings, tagged, text,
+    u32_value, unknown, Members, Shape,
 };
 
 /// A Messages request of the right shape.
@@ -104,7 +105,8 @@ impl MessagesRequest {
             Ok((effort, value, format))
         })?;
         let (effort, effort_value, format) = output.unwrap_or_default();
-        let beta_format = deferred.ignored_officially(members.optional("output_format", output_format));
+        let beta_format =
+            deferred.ignored_officially(members.optional("output_format", output_format));
         Ok(MessagesRequest {
             model,
             messages,
@@ -112,10 +114,16 @@ impl MessagesRequest {
             max_tokens: members.optional("max_tokens", u32_value)?,
             temperature: members.optional("temperature", float)?,
             top_p: members.optional("top_p", float)?,
-            stop_sequences: members.optional("stop_sequences", strings)?.unwrap_or_default(),
+            stop_sequences: members
+                .optional("stop_sequences", strings)?
+                .unwrap_or_default(),
             stream: members.optional("stream", boolean)?.unwrap_or(false),
-            tools: members.optional("tools", |key, value| list_of(key, value, tool))?.unwrap_or_default(),
-            tool_choice: members.optional("tool_choice", tool_choice)?.unwrap_or_default(),
+            tools: members
+                .optional("tools", |key, value| list_of(key, value, tool))?
+                .unwrap_or_default(),
+            tool_choice: members
+                .optional("tool_choice", tool_choice)?
+                .unwrap_or_default(),
             thinking: members.optional("thinking", read_thinking)?,
             effort,
             effort_value,
@@ -184,7 +192,10 @@ fn tool_choice(key: &str, value: Value<'_>) -> Shape<Choice> {
         other => return unknown("type", other, &["auto", "any", "tool", "none"]),
     };
     let disable_parallel = members.optional("disable_parallel_tool_use", boolean)?;
-    Ok(Choice { choice, disable_parallel })
+    Ok(Choice {
+        choice,
+        disable_parallel,
+    })
 }
 
 fn output_format(key: &str, value: Value<'_>) -> Shape<RequestedFormat> {
@@ -193,9 +204,10 @@ fn output_format(key: &str, value: Value<'_>) -> Shape<RequestedFormat> {
         return unknown("type", &kind, &["json_schema"]);
     }
     match members.take("schema") {
-        Some(schema) => {
-            Ok(RequestedFormat::JsonSchema { schema: Arc::new(schema.into_owned()), strict: false })
-        }
+        Some(schema) => Ok(RequestedFormat::JsonSchema {
+            schema: Arc::new(schema.into_owned()),
+            strict: false,
+        }),
         None => missing("schema"),
     }
 }

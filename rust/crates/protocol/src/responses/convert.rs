@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use recipe_json::Value;
 use recipe_model::{
-    Content, Conversation, Message, SpecialToken, SystemMessage, ToolDefinition,
-    UserMessage,
+    Content, Conversation, Message, SpecialToken, SystemMessage, ToolDefinition, UserMessage,
 };
 
 use super::apply_patch;
@@ -41,7 +40,12 @@ impl ResponsesRequest {
         let version = common::model_version(&self.model, options)?;
         let mut map = BTreeMap::new();
         for tool in &self.tools {
-            let ResponsesTool::Namespace { name: namespace, tools, .. } = tool else {
+            let ResponsesTool::Namespace {
+                name: namespace,
+                tools,
+                ..
+            } = tool
+            else {
                 continue;
             };
             for tool in tools {
@@ -73,25 +77,46 @@ impl ResponsesRequest {
         }
         let effort = common::thinking(None, self.effort, options);
         let thinking = effort.is_some();
-        check_count("too many tools", self.tools.len(), options.limits.max_tools, options)?;
+        check_count(
+            "too many tools",
+            self.tools.len(),
+            options.limits.max_tools,
+            options,
+        )?;
         let is_json_object = matches!(self.text.requested, RequestedFormat::JsonObject);
         let defined = define_tools(std::mem::take(&mut self.tools), "tools", version, options)?;
         let declares_tools = !defined.tools.is_empty();
         let turns = self.turns(version, options)?;
         let mut messages = turns.messages;
-        common::complete_reasoning(&mut messages, thinking, declares_tools, "reasoning_text", options)?;
+        common::complete_reasoning(
+            &mut messages,
+            thinking,
+            declares_tools,
+            "reasoning_text",
+            options,
+        )?;
         let refuses_search = options.responses_web_search == WebSearchBehavior::Reject;
         if self.tool_choice.is_web_search && refuses_search {
             return refuse("Server tools are not supported");
         }
-        let DefinedTools { mut tools, namespaces, custom, mut warnings } = defined;
+        let DefinedTools {
+            mut tools,
+            namespaces,
+            custom,
+            mut warnings,
+        } = defined;
         warnings.extend(turns.warnings);
         tools.extend(turns.loaded.tools);
         state.namespaces = namespaces;
         state.namespaces.extend(turns.loaded.namespaces);
         state.custom_tools = custom;
         state.custom_tools.extend(turns.loaded.custom);
-        check_count("too many tools", tools.len(), options.limits.max_tools, options)?;
+        check_count(
+            "too many tools",
+            tools.len(),
+            options.limits.max_tools,
+            options,
+        )?;
         let requested = std::mem::take(&mut self.tool_choice.requested);
         let (tools, tool_choice) = common::choose_tools(tools, requested, thinking, options)?;
         limit_message_tools(&mut messages, &tools);
@@ -139,7 +164,8 @@ impl ResponsesRequest {
         common::check_temperature(self.temperature)?;
         common::check_top_p(self.top_p)?;
         common::check_top_logprobs(self.top_logprobs)?;
-        let max_tokens = common::check_max_tokens(self.max_output_tokens, thinking, false, options)?;
+        let max_tokens =
+            common::check_max_tokens(self.max_output_tokens, thinking, false, options)?;
         Ok(Sampling {
             temperature: self.temperature,
             top_p: self.top_p,
@@ -194,7 +220,11 @@ impl ResponsesRequest {
         Ok(())
     }
 
-    fn turns(&mut self, version: ModelVersion, options: &ConversionOptions) -> Result<TurnsResult, RequestError> {
+    fn turns(
+        &mut self,
+        version: ModelVersion,
+        options: &ConversionOptions,
+    ) -> Result<TurnsResult, RequestError> {
         let mut messages = Vec::new();
         let instructions = self.instructions.take().filter(|text| !text.is_empty());
         if self.input.is_none() && instructions.is_none() {
@@ -202,20 +232,30 @@ impl ResponsesRequest {
         }
         if let Some(instructions) = instructions {
             let content = Content::text(instructions);
-            messages.push(Message::System(SystemMessage { content, tools: Vec::new() }));
+            messages.push(Message::System(SystemMessage {
+                content,
+                tools: Vec::new(),
+            }));
         }
         let image_token = options.special_tokens.get(SpecialToken::Image);
         let mut turns = Turns::new(messages, version, image_token, options);
         match self.input.take() {
             None => {}
             Some(Input::Text(text)) => {
-                turns.messages.push(Message::User(UserMessage { content: Content::text(text) }));
+                turns.messages.push(Message::User(UserMessage {
+                    content: Content::text(text),
+                }));
             }
             Some(Input::Items(items)) => {
                 if items.is_empty() {
                     return refuse("Input items array must not be empty");
                 }
-                check_count("too many input items", items.len(), options.limits.max_messages, options)?;
+                check_count(
+                    "too many input items",
+                    items.len(),
+                    options.limits.max_messages,
+                    options,
+                )?;
                 turns.load_tools(&items)?;
                 for (index, item) in items.into_iter().enumerate() {
                     turns.item(index, item)?;
@@ -228,7 +268,11 @@ impl ResponsesRequest {
 
 /// The name under which a tool of a namespace is offered.
 pub(crate) fn namespaced(namespace: &str, name: &str, version: ModelVersion) -> String {
-    let separator = if common::is_flash(version) { "::" } else { "__" };
+    let separator = if common::is_flash(version) {
+        "::"
+    } else {
+        "__"
+    };
     format!("{namespace}{separator}{name}")
 }
 
@@ -236,13 +280,15 @@ pub(crate) fn namespaced(namespace: &str, name: &str, version: ModelVersion) -> 
 pub(crate) fn limit_message_tools(messages: &mut Vec<Message>, tools: &[ToolDefinition]) {
     messages.retain_mut(|message| match message {
         Message::System(system) if !system.tools.is_empty() => {
-            system.tools.retain_mut(|loaded| match tools.iter().find(|tool| tool.name == loaded.name) {
-                Some(tool) => {
-                    // The checked and, if strict, normalised form.
-                    loaded.clone_from(tool);
-                    true
+            system.tools.retain_mut(|loaded| {
+                match tools.iter().find(|tool| tool.name == loaded.name) {
+                    Some(tool) => {
+                        // The checked and, if strict, normalised form.
+                        loaded.clone_from(tool);
+                        true
+                    }
+                    None => false,
                 }
-                None => false,
             });
             !system.tools.is_empty() || !system.content.text.is_empty()
         }
@@ -272,8 +318,18 @@ pub(crate) fn define_tools(
                 common::check_tool_name(&tool.name, &format!("{at}.name"))?;
                 defined.tools.push(tool);
             }
-            ResponsesTool::Namespace { name, description, tools } => {
-                define_namespace(&mut defined, (name, description, tools), &at, version, options)?;
+            ResponsesTool::Namespace {
+                name,
+                description,
+                tools,
+            } => {
+                define_namespace(
+                    &mut defined,
+                    (name, description, tools),
+                    &at,
+                    version,
+                    options,
+                )?;
             }
             ResponsesTool::Custom { name } if name == apply_patch::NAME => {
                 defined.custom.insert(name);
@@ -284,9 +340,11 @@ pub(crate) fn define_tools(
                     "Unsupported custom tool: '{name}'. Only 'apply_patch' is supported."
                 ));
             }
-            ResponsesTool::ToolSearch { execution: Some("client"), description, parameters }
-                if common::is_flash(version) =>
-            {
+            ResponsesTool::ToolSearch {
+                execution: Some("client"),
+                description,
+                parameters,
+            } if common::is_flash(version) => {
                 let tool = DeclaredTool {
                     name: "tool_search".to_owned(),
                     description,
@@ -332,7 +390,9 @@ fn define_namespace(
             return refuse("Tool names within a namespace must be unique.");
         }
         let full_name = namespaced(&namespace, &tool.name, version);
-        defined.namespaces.insert(full_name.clone(), (namespace.clone(), tool.name));
+        defined
+            .namespaces
+            .insert(full_name.clone(), (namespace.clone(), tool.name));
         tool.name = full_name;
         tool.defer_loading &= !options.is_official() && common::is_flash(version);
         if let Some(description) = description.as_deref().filter(|text| !text.is_empty()) {

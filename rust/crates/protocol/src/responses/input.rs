@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use recipe_json::write_string;
 use recipe_model::{
-    AssistantMessage, Content, Message, SystemMessage, ToolCall, ToolDefinition, ToolMessage, UserMessage,
+    AssistantMessage, Content, Message, SystemMessage, ToolCall, ToolDefinition, ToolMessage,
+    UserMessage,
 };
 
 use super::convert::{define_tools, namespaced, DefinedTools};
@@ -88,7 +89,10 @@ impl<'a> Turns<'a> {
                     message: format!("items of type `{kind}` are not supported and were left out"),
                 });
             }
-            Item::Message { role: Role::Assistant, content } => self.assistant_text(index, content)?,
+            Item::Message {
+                role: Role::Assistant,
+                content,
+            } => self.assistant_text(index, content)?,
             Item::Message { role, content } => {
                 self.close_turn()?;
                 self.close_calls()?;
@@ -96,34 +100,61 @@ impl<'a> Turns<'a> {
                 let is_system = role == Role::System
                     || role == Role::Developer && common::is_flash(self.version);
                 self.messages.push(match is_system {
-                    true => Message::System(SystemMessage { content, tools: Vec::new() }),
+                    true => Message::System(SystemMessage {
+                        content,
+                        tools: Vec::new(),
+                    }),
                     false => Message::User(UserMessage { content }),
                 });
             }
             Item::Reasoning { text, sealed } => self.reasoning(text, sealed)?,
-            Item::FunctionCall { call_id, namespace, name, arguments } => {
+            Item::FunctionCall {
+                call_id,
+                namespace,
+                name,
+                arguments,
+            } => {
                 let name = match namespace {
                     Some(namespace) => namespaced(&namespace, &name, self.version),
                     None => name,
                 };
-                self.call(ToolCall { id: call_id, name, arguments })?;
+                self.call(ToolCall {
+                    id: call_id,
+                    name,
+                    arguments,
+                })?;
             }
-            Item::CustomCall { call_id, name, input } => {
+            Item::CustomCall {
+                call_id,
+                name,
+                input,
+            } => {
                 let mut arguments = String::from("{\"input\":");
                 write_string(&mut arguments, &input);
                 arguments.push('}');
-                self.call(ToolCall { id: call_id, name, arguments })?;
+                self.call(ToolCall {
+                    id: call_id,
+                    name,
+                    arguments,
+                })?;
             }
-            Item::ToolSearchCall { .. } | Item::ToolSearchOutput { .. } if !common::is_flash(self.version) => {
+            Item::ToolSearchCall { .. } | Item::ToolSearchOutput { .. }
+                if !common::is_flash(self.version) =>
+            {
                 self.warnings.push(Warning {
                     path: format!("input[{index}]"),
-                    message: "this model does not search for tools, the item was left out".to_owned(),
+                    message: "this model does not search for tools, the item was left out"
+                        .to_owned(),
                 });
             }
             Item::ToolSearchCall { call_id, arguments } => {
                 let name = "tool_search".to_owned();
                 let arguments = arguments.to_compact();
-                self.call(ToolCall { id: call_id, name, arguments })?;
+                self.call(ToolCall {
+                    id: call_id,
+                    name,
+                    arguments,
+                })?;
             }
             Item::Output { call_id, output } => {
                 self.close_turn()?;
@@ -132,7 +163,9 @@ impl<'a> Turns<'a> {
                 self.pending.outputs[slot] = Some(content);
                 self.settle();
             }
-            Item::ToolSearchOutput { call_id, tools } => self.search_output(index, &call_id, tools)?,
+            Item::ToolSearchOutput { call_id, tools } => {
+                self.search_output(index, &call_id, tools)?
+            }
         }
         Ok(())
     }
@@ -140,7 +173,11 @@ impl<'a> Turns<'a> {
     pub fn finish(mut self) -> Result<TurnsResult, RequestError> {
         self.close_turn()?;
         self.close_calls()?;
-        Ok(TurnsResult { messages: self.messages, loaded: self.loaded, warnings: self.warnings })
+        Ok(TurnsResult {
+            messages: self.messages,
+            loaded: self.loaded,
+            warnings: self.warnings,
+        })
     }
 
     fn assistant_text(&mut self, index: usize, content: ItemContent) -> Rule<()> {
@@ -150,7 +187,9 @@ impl<'a> Turns<'a> {
             if let ItemContent::Parts(parts) = &content {
                 check_images(parts, &format!("input[{index}].content"))?;
             }
-            return refuse(format!("input[{index}]: Image in assistant message is unsupported"));
+            return refuse(format!(
+                "input[{index}]: Image in assistant message is unsupported"
+            ));
         }
         let content = self.content(index, "content", content)?;
         if !self.turn.calls.is_empty() {
@@ -207,7 +246,12 @@ impl<'a> Turns<'a> {
         if !self.turn.is_open {
             return Ok(());
         }
-        let Turn { text, reasoning, mut calls, .. } = std::mem::take(&mut self.turn);
+        let Turn {
+            text,
+            reasoning,
+            mut calls,
+            ..
+        } = std::mem::take(&mut self.turn);
         // The original collects calls in a map, so that they come in the order of their ids.
         calls.sort_by(|left, right| left.id.cmp(&right.id));
         self.pending = Pending {
@@ -226,7 +270,12 @@ impl<'a> Turns<'a> {
 
     /// Refuses when a call has no output yet.
     fn close_calls(&mut self) -> Rule<()> {
-        let open = self.pending.ids.iter().zip(&self.pending.outputs).find(|(_, output)| output.is_none());
+        let open = self
+            .pending
+            .ids
+            .iter()
+            .zip(&self.pending.outputs)
+            .find(|(_, output)| output.is_none());
         match open {
             Some((id, _)) => refuse(format!("No tool output found for tool call {id}.")),
             None => Ok(()),
@@ -242,7 +291,9 @@ impl<'a> Turns<'a> {
                 self.answered.insert(call_id.to_owned());
                 Ok(slot)
             }
-            None => refuse(format!("No tool call found for tool output with call_id {call_id}.")),
+            None => refuse(format!(
+                "No tool call found for tool output with call_id {call_id}."
+            )),
         }
     }
 
@@ -251,26 +302,43 @@ impl<'a> Turns<'a> {
         if self.pending.outputs.iter().any(Option::is_none) {
             return;
         }
-        let Pending { ids, outputs, loaded } = std::mem::take(&mut self.pending);
+        let Pending {
+            ids,
+            outputs,
+            loaded,
+        } = std::mem::take(&mut self.pending);
         for (id, content) in ids.into_iter().zip(outputs.into_iter().flatten()) {
-            self.messages.push(Message::Tool(ToolMessage { content, tool_call_id: Some(id) }));
+            self.messages.push(Message::Tool(ToolMessage {
+                content,
+                tool_call_id: Some(id),
+            }));
         }
         for tools in loaded {
-            self.messages.push(Message::System(SystemMessage { content: Content::default(), tools }));
+            self.messages.push(Message::System(SystemMessage {
+                content: Content::default(),
+                tools,
+            }));
         }
     }
 
-    fn search_output(&mut self, index: usize, call_id: &str, tools: Vec<ResponsesTool>) -> Rule<()> {
+    fn search_output(
+        &mut self,
+        index: usize,
+        call_id: &str,
+        tools: Vec<ResponsesTool>,
+    ) -> Rule<()> {
         self.close_turn()?;
         let slot = self.output_slot(call_id)?;
-        if self.options.is_official() && tools.iter().any(|tool| matches!(tool, ResponsesTool::Other { .. })) {
+        if self.options.is_official()
+            && tools
+                .iter()
+                .any(|tool| matches!(tool, ResponsesTool::Other { .. }))
+        {
             return refuse(format!(
                 "input[{index}]: the enum variant ResponsesTool::Unsupported cannot be serialized"
             ));
         }
-        let is_empty = |tool: &ResponsesTool| {
-            matches!(tool, ResponsesTool::Namespace { tools, .. } if tools.is_empty())
-        };
+        let is_empty = |tool: &ResponsesTool| matches!(tool, ResponsesTool::Namespace { tools, .. } if tools.is_empty());
         let shown: Vec<ResponsesTool> = tools.into_iter().filter(|tool| !is_empty(tool)).collect();
         let mut text = String::new();
         write_echo(&mut text, &shown);
@@ -296,7 +364,10 @@ impl<'a> Turns<'a> {
             for tool in &mut defined.tools {
                 tool.defer_loading = true;
             }
-            self.found.insert(index, defined.tools.iter().map(DeclaredTool::unchecked).collect());
+            self.found.insert(
+                index,
+                defined.tools.iter().map(DeclaredTool::unchecked).collect(),
+            );
             self.loaded.tools.append(&mut defined.tools);
             self.loaded.namespaces.append(&mut defined.namespaces);
             self.loaded.custom.extend(defined.custom);
@@ -322,8 +393,13 @@ impl<'a> Turns<'a> {
             match part {
                 ItemPart::Text(text) => content.text.push_str(&text),
                 ItemPart::File { data } => {
-                    let text = data.as_deref().filter(|_| !self.options.is_official()).and_then(plain_text_document);
-                    content.text.push_str(text.as_deref().unwrap_or("[Unsupported Document]"));
+                    let text = data
+                        .as_deref()
+                        .filter(|_| !self.options.is_official())
+                        .and_then(plain_text_document);
+                    content
+                        .text
+                        .push_str(text.as_deref().unwrap_or("[Unsupported Document]"));
                 }
                 ItemPart::Image { .. } if !common::is_flash(self.version) => {
                     content.text.push_str(UNSUPPORTED_IMAGE);

@@ -21,13 +21,37 @@ pub(crate) enum Role {
 /// An input item.
 #[derive(Debug, Clone)]
 pub(crate) enum Item {
-    Message { role: Role, content: ItemContent },
-    Reasoning { text: String, sealed: Option<String> },
-    FunctionCall { call_id: String, namespace: Option<String>, name: String, arguments: String },
-    CustomCall { call_id: String, name: String, input: String },
-    ToolSearchCall { call_id: String, arguments: Value<'static> },
-    Output { call_id: String, output: ItemContent },
-    ToolSearchOutput { call_id: String, tools: Vec<ResponsesTool> },
+    Message {
+        role: Role,
+        content: ItemContent,
+    },
+    Reasoning {
+        text: String,
+        sealed: Option<String>,
+    },
+    FunctionCall {
+        call_id: String,
+        namespace: Option<String>,
+        name: String,
+        arguments: String,
+    },
+    CustomCall {
+        call_id: String,
+        name: String,
+        input: String,
+    },
+    ToolSearchCall {
+        call_id: String,
+        arguments: Value<'static>,
+    },
+    Output {
+        call_id: String,
+        output: ItemContent,
+    },
+    ToolSearchOutput {
+        call_id: String,
+        tools: Vec<ResponsesTool>,
+    },
     /// A type that is not known here.
     Other(String),
 }
@@ -41,8 +65,14 @@ pub(crate) enum ItemContent {
 #[derive(Debug, Clone)]
 pub(crate) enum ItemPart {
     Text(String),
-    Image { url: Option<String>, file_id: Option<String>, detail: ImageDetail },
-    File { data: Option<String> },
+    Image {
+        url: Option<String>,
+        file_id: Option<String>,
+        detail: ImageDetail,
+    },
+    File {
+        data: Option<String>,
+    },
 }
 
 pub(crate) fn item(value: Value<'_>, deferred: &mut Deferred) -> Shape<Item> {
@@ -62,7 +92,12 @@ pub(crate) fn item(value: Value<'_>, deferred: &mut Deferred) -> Shape<Item> {
             let call_id = members.required_string("call_id")?;
             let name = members.required_string("name")?;
             let namespace = members.optional("namespace", string)?;
-            Item::FunctionCall { call_id, namespace, name, arguments }
+            Item::FunctionCall {
+                call_id,
+                namespace,
+                name,
+                arguments,
+            }
         }
         Some("custom_tool_call") => Item::CustomCall {
             call_id: members.required_string("call_id")?,
@@ -78,7 +113,9 @@ pub(crate) fn item(value: Value<'_>, deferred: &mut Deferred) -> Shape<Item> {
             Item::ToolSearchCall {
                 call_id: members.required_string("call_id")?,
                 arguments: members
-                    .required("arguments", |key, value| object(key, value).map(Value::Object))?
+                    .required("arguments", |key, value| {
+                        object(key, value).map(Value::Object)
+                    })?
                     .into_owned(),
             }
         }
@@ -123,7 +160,11 @@ fn part(value: Value<'_>, deferred: &mut Deferred) -> Shape<ItemPart> {
             deferred.only_default("`type` is `refusal`");
             Ok(ItemPart::Text(members.required_string("refusal")?))
         }
-        kind => media_part(kind, &mut members, &["input_text", "output_text", "input_image", "input_file"]),
+        kind => media_part(
+            kind,
+            &mut members,
+            &["input_text", "output_text", "input_image", "input_file"],
+        ),
     }
 }
 
@@ -135,7 +176,9 @@ fn media_part(kind: &str, members: &mut Members<'_>, allowed: &[&str]) -> Shape<
             detail: members.optional("detail", detail)?.unwrap_or_default(),
         }),
         "input_file" => {
-            let data = members.take("file_data").and_then(|data| data.as_str().map(str::to_owned));
+            let data = members
+                .take("file_data")
+                .and_then(|data| data.as_str().map(str::to_owned));
             Ok(ItemPart::File { data })
         }
         other => unknown("type", other, allowed),
@@ -150,12 +193,20 @@ fn output(value: Value<'_>) -> Shape<ItemContent> {
                 let (kind, mut members) = tagged("part", item)?;
                 match &*kind {
                     "input_text" => Ok(ItemPart::Text(members.required_string("text")?)),
-                    kind => media_part(kind, &mut members, &["input_text", "input_image", "input_file"]),
+                    kind => media_part(
+                        kind,
+                        &mut members,
+                        &["input_text", "input_image", "input_file"],
+                    ),
                 }
             });
             Ok(ItemContent::Parts(parts.collect::<Shape<_>>()?))
         }
-        other => wrong("output", "a string or a list of output content parts", &other),
+        other => wrong(
+            "output",
+            "a string or a list of output content parts",
+            &other,
+        ),
     }
 }
 
@@ -171,5 +222,8 @@ fn reasoning(members: &mut Members<'_>) -> Shape<Item> {
         Some(value) => optional("encrypted_content", value, string)?,
         None => None,
     };
-    Ok(Item::Reasoning { text: texts.join("\n"), sealed })
+    Ok(Item::Reasoning {
+        text: texts.join("\n"),
+        sealed,
+    })
 }

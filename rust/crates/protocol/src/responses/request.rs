@@ -10,7 +10,8 @@ use super::tools::{self, one_of, ResponsesTool};
 use crate::common::{effort_value, Deferred, EffortWord, RequestedChoice, RequestedFormat};
 use crate::error::ShapeError;
 use crate::shape::{
-    boolean, float, list_of, missing, object, string, tagged, u32_value, u8_value, unknown, wrong, Members, Shape,
+    boolean, float, list_of, missing, object, string, tagged, u32_value, u8_value, unknown, wrong,
+    Members, Shape,
 };
 
 /// A Responses request of the right shape.
@@ -83,7 +84,11 @@ pub(crate) struct Choice {
 
 impl Default for Choice {
     fn default() -> Self {
-        Choice { requested: RequestedChoice::Auto, echo: Value::string("auto"), is_web_search: false }
+        Choice {
+            requested: RequestedChoice::Auto,
+            echo: Value::string("auto"),
+            is_web_search: false,
+        }
     }
 }
 
@@ -123,7 +128,11 @@ impl ResponsesRequest {
             let effort = members.optional("effort", EffortWord::read)?;
             let level = deferred.ignored_officially(members.optional("effort_value", effort_value));
             let old_name = members.optional("generate_summary", summary)?;
-            Ok((effort, level, members.optional("summary", summary)?.or(old_name)))
+            Ok((
+                effort,
+                level,
+                members.optional("summary", summary)?.or(old_name),
+            ))
         })?;
         let (effort, effort_value, summary) = reasoning.unwrap_or_default();
         let parallel_tool_calls =
@@ -136,8 +145,12 @@ impl ResponsesRequest {
             top_p: members.optional("top_p", float)?,
             max_output_tokens: members.optional("max_output_tokens", u32_value)?,
             stream: members.optional("stream", boolean)?.unwrap_or(false),
-            tools: members.optional("tools", |key, value| list_of(key, value, tools::tool))?.unwrap_or_default(),
-            tool_choice: members.optional("tool_choice", tool_choice)?.unwrap_or_default(),
+            tools: members
+                .optional("tools", |key, value| list_of(key, value, tools::tool))?
+                .unwrap_or_default(),
+            tool_choice: members
+                .optional("tool_choice", tool_choice)?
+                .unwrap_or_default(),
             effort,
             effort_value,
             summary,
@@ -171,9 +184,9 @@ impl ResponsesRequest {
 fn input(value: Value<'_>, deferred: &mut Deferred) -> Shape<Input> {
     match value {
         Value::String(text) => Ok(Input::Text(text.into_owned())),
-        value @ Value::Array(_) => {
-            Ok(Input::Items(list_of("input", value, |item| items::item(item, deferred))?))
-        }
+        value @ Value::Array(_) => Ok(Input::Items(list_of("input", value, |item| {
+            items::item(item, deferred)
+        })?)),
         value => wrong("input", "a string or a list of items", &value),
     }
 }
@@ -204,13 +217,21 @@ fn input_items(value: &Value<'_>) -> Vec<Value<'static>> {
 
 fn stored_context(members: &mut Members<'_>, deferred: &mut Deferred) -> StoredContext {
     StoredContext {
-        previous_response_id: deferred.ignored_officially(members.optional("previous_response_id", string)),
-        conversation: deferred.ignored_officially(members.optional("conversation", |key, value| match value {
-            Value::String(id) => Ok(id.into_owned()),
-            value => Members::new(object(key, value)?).required_string("id"),
-        })),
-        store: deferred.ignored_officially(members.optional("store", boolean)).unwrap_or(false),
-        background: deferred.ignored_officially(members.optional("background", boolean)).unwrap_or(false),
+        previous_response_id: deferred
+            .ignored_officially(members.optional("previous_response_id", string)),
+        conversation: deferred.ignored_officially(members.optional(
+            "conversation",
+            |key, value| match value {
+                Value::String(id) => Ok(id.into_owned()),
+                value => Members::new(object(key, value)?).required_string("id"),
+            },
+        )),
+        store: deferred
+            .ignored_officially(members.optional("store", boolean))
+            .unwrap_or(false),
+        background: deferred
+            .ignored_officially(members.optional("background", boolean))
+            .unwrap_or(false),
         items: Vec::new(),
     }
 }
@@ -224,10 +245,20 @@ fn tool_choice(key: &str, value: Value<'_>) -> Shape<Choice> {
                 "required" => RequestedChoice::Required,
                 other => return unknown(key, other, &["none", "auto", "required"]),
             };
-            return Ok(Choice { requested, echo: Value::string(word.into_owned()), is_web_search: false });
+            return Ok(Choice {
+                requested,
+                echo: Value::string(word.into_owned()),
+                is_web_search: false,
+            });
         }
         Value::Object(_) => tagged(key, value)?,
-        value => return wrong(key, "`none`, `auto`, `required` or a tool choice object", &value),
+        value => {
+            return wrong(
+                key,
+                "`none`, `auto`, `required` or a tool choice object",
+                &value,
+            )
+        }
     };
     let (kind, mut members) = requested;
     let mut echo = recipe_json::Object::new();
@@ -240,22 +271,37 @@ fn tool_choice(key: &str, value: Value<'_>) -> Shape<Choice> {
         }
         "web_search" | "web_search_2025_08_26" => RequestedChoice::Auto,
         other => {
-            return unknown("type", other, &["function", "web_search", "web_search_2025_08_26", "custom"]);
+            return unknown(
+                "type",
+                other,
+                &["function", "web_search", "web_search_2025_08_26", "custom"],
+            );
         }
     };
     let is_web_search = requested == RequestedChoice::Auto;
-    Ok(Choice { requested, echo: Value::Object(echo), is_web_search })
+    Ok(Choice {
+        requested,
+        echo: Value::Object(echo),
+        is_web_search,
+    })
 }
 
 fn text_format(key: &str, value: Value<'_>) -> Shape<TextFormat> {
     let mut members = Members::new(object(key, value)?);
-    let verbosity = members
-        .optional("verbosity", |key, value| one_of(key, value, &["low", "medium", "high"]))?;
+    let verbosity = members.optional("verbosity", |key, value| {
+        one_of(key, value, &["low", "medium", "high"])
+    })?;
     let Some(format) = members.take("format") else {
-        return Ok(TextFormat { verbosity, ..TextFormat::default() });
+        return Ok(TextFormat {
+            verbosity,
+            ..TextFormat::default()
+        });
     };
     let (kind, mut members) = tagged("format", format)?;
-    let mut format = TextFormat { verbosity, ..TextFormat::default() };
+    let mut format = TextFormat {
+        verbosity,
+        ..TextFormat::default()
+    };
     match &*kind {
         "text" => {}
         "json_object" => format.requested = RequestedFormat::JsonObject,

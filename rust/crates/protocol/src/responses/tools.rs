@@ -11,11 +11,27 @@ use crate::shape::{any, boolean, list_of, object, string, tagged, text, unknown,
 #[derive(Debug, Clone)]
 pub(crate) enum ResponsesTool {
     Function(DeclaredTool),
-    Namespace { name: String, description: Option<String>, tools: Vec<NamespaceTool> },
-    Custom { name: String },
-    ToolSearch { execution: Option<&'static str>, description: Option<String>, parameters: Option<Arc<Value<'static>>> },
-    WebSearch { kind: String, context_size: Option<&'static str>, location: Option<Location> },
-    Other { kind: String },
+    Namespace {
+        name: String,
+        description: Option<String>,
+        tools: Vec<NamespaceTool>,
+    },
+    Custom {
+        name: String,
+    },
+    ToolSearch {
+        execution: Option<&'static str>,
+        description: Option<String>,
+        parameters: Option<Arc<Value<'static>>>,
+    },
+    WebSearch {
+        kind: String,
+        context_size: Option<&'static str>,
+        location: Option<Location>,
+    },
+    Other {
+        kind: String,
+    },
 }
 
 #[derive(Debug, Clone)]
@@ -49,7 +65,9 @@ pub(crate) fn tool(value: Value<'_>) -> Shape<ResponsesTool> {
             description: members.optional("description", string)?,
             tools: members.required("tools", |key, value| list_of(key, value, namespace_tool))?,
         },
-        "custom" => ResponsesTool::Custom { name: members.required_string("name")? },
+        "custom" => ResponsesTool::Custom {
+            name: members.required_string("name")?,
+        },
         "tool_search" => ResponsesTool::ToolSearch {
             execution: members.optional("execution", execution)?,
             description: members.optional("description", string)?,
@@ -69,7 +87,9 @@ pub(crate) fn tool(value: Value<'_>) -> Shape<ResponsesTool> {
                 Ok(location)
             })?,
         },
-        other => ResponsesTool::Other { kind: other.to_owned() },
+        other => ResponsesTool::Other {
+            kind: other.to_owned(),
+        },
     })
 }
 
@@ -89,7 +109,9 @@ fn namespace_tool(value: Value<'_>) -> Shape<NamespaceTool> {
     let (kind, mut members) = tagged("tool", value)?;
     match &*kind {
         "function" => Ok(NamespaceTool::Function(function(&mut members)?)),
-        "custom" => Ok(NamespaceTool::Custom { name: members.required_string("name")? }),
+        "custom" => Ok(NamespaceTool::Custom {
+            name: members.required_string("name")?,
+        }),
         other => unknown("type", other, &["function", "custom"]),
     }
 }
@@ -114,7 +136,11 @@ pub(crate) fn write_echo(out: &mut String, tools: &[ResponsesTool]) {
 fn write_tool(out: &mut String, tool: &ResponsesTool) {
     match tool {
         ResponsesTool::Function(function) => write_function(out, function),
-        ResponsesTool::Namespace { name, description, tools } => {
+        ResponsesTool::Namespace {
+            name,
+            description,
+            tools,
+        } => {
             out.push_str("{\"type\":\"namespace\",\"name\":");
             write_string(out, name);
             out.push_str(",\"description\":");
@@ -132,7 +158,11 @@ fn write_tool(out: &mut String, tool: &ResponsesTool) {
             out.push_str("]}");
         }
         ResponsesTool::Custom { name } => write_custom(out, name),
-        ResponsesTool::ToolSearch { execution, description, parameters } => {
+        ResponsesTool::ToolSearch {
+            execution,
+            description,
+            parameters,
+        } => {
             out.push_str("{\"type\":\"tool_search\",\"execution\":");
             write_optional(out, *execution);
             out.push_str(",\"description\":");
@@ -141,7 +171,11 @@ fn write_tool(out: &mut String, tool: &ResponsesTool) {
             write_value(out, parameters.as_deref());
             out.push('}');
         }
-        ResponsesTool::WebSearch { kind, context_size, location } => {
+        ResponsesTool::WebSearch {
+            kind,
+            context_size,
+            location,
+        } => {
             out.push_str("{\"type\":");
             write_string(out, kind);
             out.push_str(",\"search_context_size\":");
