@@ -4,10 +4,75 @@ from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from typing import Any, ClassVar, Protocol, final
 
+from typing_extensions import disjoint_base
+
+__all__ = [
+    "AssistantMessage",
+    "BytesImageSource",
+    "CalcResizeError",
+    "ChatCompletionChunk",
+    "ChatCompletionChunkGenerator",
+    "ChatCompletionRequest",
+    "ChatCompletionResponse",
+    "Conversation",
+    "ConversationRequest",
+    "ConversionError",
+    "ConversionOptions",
+    "DataUrlImageSource",
+    "DeepseekV41Encoding",
+    "DeepseekV4Encoding",
+    "IMAGE_SPECIAL_TOKEN_ID",
+    "ImageError",
+    "ImageInfo",
+    "ImageQuota",
+    "ImageResolver",
+    "ImageSource",
+    "InferenceChunk",
+    "InferenceFinishReason",
+    "InferenceOptions",
+    "IntegerRangeError",
+    "LatestReminderMessage",
+    "MalformedToolCall",
+    "MarkerError",
+    "Message",
+    "MessagesChunkGenerator",
+    "MessagesRequest",
+    "MessagesResponse",
+    "MessagesStreamEvent",
+    "ModelVersion",
+    "MultiModalData",
+    "OpenCvImagePreprocessor",
+    "OutputConstraint",
+    "ParsingOptions",
+    "PreprocessOptions",
+    "PromptUsage",
+    "ReasoningContentBehavior",
+    "RenderedPrompt",
+    "ReqwestImageFetcher",
+    "ResponsesChunkGenerator",
+    "ResponsesEcho",
+    "ResponsesRequest",
+    "ResponsesResponse",
+    "ResponsesStreamEvent",
+    "SpecialToken",
+    "SpecialTokens",
+    "StreamProcessor",
+    "SystemMessage",
+    "ThinkingInitialStage",
+    "Tokenizer",
+    "ToolCall",
+    "ToolDefinition",
+    "ToolMessage",
+    "UrlImageSource",
+    "UserMessage",
+    "WebSearchBehavior",
+    "__version__",
+]
+
 __version__: str
 IMAGE_SPECIAL_TOKEN_ID: int
 
-RequestBody = bytes | str | dict[str, Any]
+_RequestBody = bytes | str | dict[str, Any]
 
 class ConversionError(Exception):
     status_code: int
@@ -150,6 +215,7 @@ class ToolDefinition:
     @property
     def defer_loading(self) -> bool: ...
 
+@disjoint_base
 class ImageSource:
     @property
     def kind(self) -> str: ...
@@ -178,6 +244,7 @@ class UrlImageSource(ImageSource):
 class BytesImageSource(ImageSource):
     def __new__(cls, data: bytes, detail: str = "high", *, path: str = "") -> BytesImageSource: ...
 
+@disjoint_base
 class Message:
     @property
     def role(self) -> str: ...
@@ -495,7 +562,7 @@ class ConversationRequest:
 
 @final
 class ChatCompletionRequest:
-    def __new__(cls, body: RequestBody) -> ChatCompletionRequest: ...
+    def __new__(cls, body: _RequestBody) -> ChatCompletionRequest: ...
     @property
     def model(self) -> str: ...
     def convert(self, options: ConversionOptions) -> ConversationRequest: ...
@@ -513,7 +580,7 @@ class _Store(Protocol):
 
 @final
 class ResponsesRequest:
-    def __new__(cls, body: RequestBody) -> ResponsesRequest: ...
+    def __new__(cls, body: _RequestBody) -> ResponsesRequest: ...
     @property
     def model(self) -> str: ...
     def convert(
@@ -528,7 +595,7 @@ class ResponsesRequest:
 
 @final
 class MessagesRequest:
-    def __new__(cls, body: RequestBody) -> MessagesRequest: ...
+    def __new__(cls, body: _RequestBody) -> MessagesRequest: ...
     @property
     def model(self) -> str: ...
     def convert(self, options: ConversionOptions) -> ConversationRequest: ...
