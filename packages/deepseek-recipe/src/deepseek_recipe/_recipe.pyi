@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Protocol, final
 from typing_extensions import disjoint_base
 
 __all__ = [
+    "IMAGE_SPECIAL_TOKEN_ID",
     "AssistantMessage",
     "BytesImageSource",
     "CalcResizeError",
@@ -19,9 +20,8 @@ __all__ = [
     "ConversionError",
     "ConversionOptions",
     "DataUrlImageSource",
-    "DeepseekV41Encoding",
     "DeepseekV4Encoding",
-    "IMAGE_SPECIAL_TOKEN_ID",
+    "DeepseekV41Encoding",
     "ImageError",
     "ImageInfo",
     "ImageQuota",
