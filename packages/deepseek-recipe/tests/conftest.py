@@ -22,7 +22,8 @@ def checker() -> ModuleType:
     spec = importlib.util.spec_from_file_location(
         "checker", REPOSITORY / "tools" / "check_recipe_vectors.py"
     )
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

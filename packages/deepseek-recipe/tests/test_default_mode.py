@@ -79,7 +79,8 @@ def test_any_requires_a_call() -> None:
     assert convert("messages", body).conversation.tool_choice == "required"
     assert convert("messages", body, compat="official").conversation.tool_choice == "auto"
     constraint = convert("messages", body).inference_options.output_constraint
-    assert constraint is not None and constraint.is_required
+    assert constraint is not None
+    assert constraint.is_required
 
 
 @pytest.mark.parametrize(
@@ -127,7 +128,8 @@ def test_strict_tools_become_a_constraint() -> None:
         thinking={"type": "disabled"},
     )
     constraint = convert("chat", body).inference_options.output_constraint
-    assert constraint is not None and constraint.tools is not None
+    assert constraint is not None
+    assert constraint.tools is not None
     assert [(item.name, item.strict) for item in constraint.tools] == [("tide", True)]
     assert constraint.is_required
     kept = constraint.tools[0].parameters
@@ -212,7 +214,8 @@ def test_our_own_sealed_reasoning_comes_back() -> None:
     )
     outcome = run("Because.</think>Yes.", "responses", request=request)
     item = outcome.response["output"][0]
-    assert item["type"] == "reasoning" and "Because" not in item["encrypted_content"]
+    assert item["type"] == "reasoning"
+    assert "Because" not in item["encrypted_content"]
     item = {**item, "content": []}
     history = [USER, item, {"role": "assistant", "content": "Yes."}, USER]
     restored = convert("responses", responses(history), reasoning_key=key)
@@ -292,13 +295,16 @@ def test_tool_errors_can_be_marked() -> None:
         prompt(convert("messages", body)),
         prompt(convert("messages", body, mark_tool_errors=True)),
     )
-    assert "no such harbour" in plain and plain != marked and "rror" in marked
+    assert "no such harbour" in plain
+    assert plain != marked
+    assert "rror" in marked
 
 
 def test_usage_in_the_layout_of_openai() -> None:
     body = chat(stream=True, stream_options={"include_usage": True}, thinking={"type": "disabled"})
     events = run("Hi", request=convert("chat", body, openai_usage_chunk=True)).events
-    assert events[-1]["choices"] == [] and events[-1]["usage"]["completion_tokens"] == 0
+    assert events[-1]["choices"] == []
+    assert events[-1]["usage"]["completion_tokens"] == 0
     assert run("Hi", request=convert("chat", body)).events[-1]["choices"] != []
 
 
@@ -332,7 +338,8 @@ def test_error_bodies_of_messages() -> None:
     with pytest.raises(recipe.ConversionError) as caught:
         convert("messages", {**messages(), "temperature": 7})
     body = json.loads(caught.value.messages_body)
-    assert body["type"] == "error" and body["error"]["type"] == "invalid_request_error"
+    assert body["type"] == "error"
+    assert body["error"]["type"] == "invalid_request_error"
     assert "error" in json.loads(caught.value.body)
 
 

@@ -127,7 +127,8 @@ def test_special_ranges_are_the_special_tokens() -> None:
     )
     rendered = recipe.DeepseekV41Encoding().render_conversation(request.conversation)
     tokens = [rendered.prompt[start:end] for start, end in rendered.special_ranges]
-    assert tokens.count("<｜User｜>") == 1 and rendered.prompt.count("<｜User｜>") == 2
+    assert tokens.count("<｜User｜>") == 1
+    assert rendered.prompt.count("<｜User｜>") == 2
 
 
 def test_reasoning_after_the_last_user_message_can_be_kept() -> None:
@@ -154,7 +155,8 @@ def test_all_reminders_can_be_kept() -> None:
 def test_rendering_and_parsing_in_two_calls() -> None:
     tools = [{"type": "function", "function": {"name": "tide"}}]
     rendered = recipe.render_chat([{"role": "user", "content": "Hi"}], tools=tools)
-    assert rendered.prompt.endswith("<think>") and rendered.token_ids is None
+    assert rendered.prompt.endswith("<think>")
+    assert rendered.token_ids is None
     output = 'so</think>\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name="tide">\n</｜DSML｜ invoke>\n</｜DSML｜ calls>'
     message = recipe.parse_chat(output, rendered)["choices"][0]["message"]
     assert message["reasoning_content"] == "so"
@@ -168,9 +170,8 @@ def test_ids_of_a_chat(tokenizer: recipe.Tokenizer) -> None:
     rendered = recipe.render_chat(
         [{"role": "user", "content": "Hi 🌊"}], version=pro, tokenizer=tokenizer
     )
-    assert (
-        rendered.token_ids is not None and tokenizer.decode(rendered.token_ids) == rendered.prompt
-    )
+    assert rendered.token_ids is not None
+    assert tokenizer.decode(rendered.token_ids) == rendered.prompt
     ids = tokenizer.encode("why</think>Yes 🌊")
     message = recipe.parse_chat(ids, rendered, tokenizer=tokenizer)["choices"][0]["message"]
     assert (message["reasoning_content"], message["content"]) == ("why", "Yes 🌊")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import re
 from typing import Any
 
@@ -178,7 +179,7 @@ def test_random_output_and_random_cuts(
     request = convert(protocol)
     output = output[: len(output) - truncated % (len(output) + 1)] if truncated < 200 else output
     places = [0, *sorted(cut % (len(output) + 1) for cut in cuts), len(output)]
-    pieces = [output[start:end] for start, end in zip(places, places[1:], strict=False)]
+    pieces = [output[start:end] for start, end in itertools.pairwise(places)]
     whole = run(output, protocol, request=request, **parsing)
     for way in (pieces, list(output)):
         other = run(way, protocol, request=request, **parsing)

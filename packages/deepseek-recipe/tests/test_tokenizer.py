@@ -49,8 +49,16 @@ def test_random_unicode(
 
 
 ALPHABET = st.sampled_from(
-    list("abcdefgxyzABC 0123456789.,!?'\"(){}[]<>/\\|_-+=\n\t\r")
-    + ["的", "是", "ß", "é", "🙂", "｜", "　"]
+    [
+        *list("abcdefgxyzABC 0123456789.,!?'\"(){}[]<>/\\|_-+=\n\t\r"),
+        "的",
+        "是",
+        "ß",
+        "é",
+        "🙂",
+        "｜",
+        "\u3000",
+    ]
 )
 
 
