@@ -43,7 +43,7 @@ pub fn parse_body<T: Send>(
     }
     let mut size = 0;
     let value = from_python(body, 0, &mut size)?;
-    let request = read(value).map_err(|error| PyValueError::new_err(error.to_string()))?;
+    let request = maybe_detached(py, size, || read(value)).map_err(|error| PyValueError::new_err(error.to_string()))?;
     Ok((request, size))
 }
 

@@ -242,13 +242,16 @@ macro_rules! event_class {
         #[pyclass(module = "deepseek_recipe._recipe")]
         pub struct $name {
             inner: Option<protocol::$name>,
+            /// Bytes of output that the event may carry.
+            bytes: usize,
         }
 
         #[pymethods]
         impl $name {
             /// The event as JSON.
-            fn to_json(&self) -> PyResult<String> {
-                Ok(self.inner.as_ref().ok_or_else(|| consumed("protocol chunk"))?.to_json())
+            fn to_json(&self, py: Python<'_>) -> PyResult<String> {
+                let event = self.inner.as_ref().ok_or_else(|| consumed("protocol chunk"))?;
+                Ok(maybe_detached(py, self.bytes, || event.to_json()))
             }
         }
     };
@@ -305,13 +308,13 @@ macro_rules! dispatch {
     ($processor:expr, $py:expr, $bytes:expr, |$inner:ident| $work:expr) => {
         match $processor {
             Processor::Chat($inner) => step::<protocol::ChatCompletionChunkGenerator, _>(
-                $py, $bytes, |event| ChatCompletionChunk { inner: Some(event) }, || $work,
+                $py, $bytes, |event| ChatCompletionChunk { inner: Some(event), bytes: $bytes }, || $work,
             ),
             Processor::Responses($inner) => step::<protocol::ResponsesChunkGenerator, _>(
-                $py, $bytes, |event| ResponsesStreamEvent { inner: Some(event) }, || $work,
+                $py, $bytes, |event| ResponsesStreamEvent { inner: Some(event), bytes: $bytes }, || $work,
             ),
             Processor::Messages($inner) => step::<protocol::MessagesChunkGenerator, _>(
-                $py, $bytes, |event| MessagesStreamEvent { inner: Some(event) }, || $work,
+                $py, $bytes, |event| MessagesStreamEvent { inner: Some(event), bytes: $bytes }, || $work,
             ),
         }
     };
@@ -412,8 +415,8 @@ impl ChatCompletionResponse {
     }
 
     /// The response as JSON.
-    fn to_json(&self) -> String {
-        self.inner.to_json()
+    fn to_json(&self, py: Python<'_>) -> String {
+        py.detach(|| self.inner.to_json())
     }
 
     /// Malformed calls of all choices.
@@ -457,13 +460,13 @@ impl ResponsesResponse {
     }
 
     /// The response as JSON.
-    fn to_json(&self) -> String {
-        self.inner.to_json()
+    fn to_json(&self, py: Python<'_>) -> String {
+        py.detach(|| self.inner.to_json())
     }
 
     /// The output items as a JSON list, to be stored behind the input.
-    fn output_json(&self) -> String {
-        self.inner.output_json()
+    fn output_json(&self, py: Python<'_>) -> String {
+        py.detach(|| self.inner.output_json())
     }
 
     /// Malformed calls; their items have status `incomplete`.
@@ -507,8 +510,8 @@ impl MessagesResponse {
     }
 
     /// The response as JSON.
-    fn to_json(&self) -> String {
-        self.inner.to_json()
+    fn to_json(&self, py: Python<'_>) -> String {
+        py.detach(|| self.inner.to_json())
     }
 
     /// Malformed calls; their blocks are left out.

@@ -23,8 +23,6 @@ from deepseek_recipe._recipe import (
     Tokenizer,
 )
 
-FinishReason = Literal["stop", "length", "content_filter"]
-
 _MODEL = "chat"
 _FINISH_REASONS = {
     "stop": InferenceFinishReason.Stop,
@@ -130,7 +128,7 @@ def parse_chat(
     output: str | Sequence[int],
     chat: RenderedChat,
     *,
-    finish_reason: FinishReason = "stop",
+    finish_reason: Literal["stop", "length", "content_filter"] = "stop",
     tokenizer: Tokenizer | None = None,
 ) -> dict[str, Any]:
     """Parse complete output of `chat` into a Chat Completions response.

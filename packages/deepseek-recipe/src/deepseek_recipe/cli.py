@@ -31,10 +31,10 @@ def protocol_of(body: Any) -> str:
     """Guess the protocol of a body by the members that only one of them has."""
     if "input" in body or "instructions" in body:
         return "responses"
-    tools = body.get("tools") or []
-    is_messages = "system" in body or any(
-        "input_schema" in tool for tool in tools if isinstance(tool, dict)
-    )
+    tools = body.get("tools")
+    listed = tools if isinstance(tools, list) else []
+    has_schema = any("input_schema" in tool for tool in listed if isinstance(tool, dict))
+    is_messages = "system" in body or has_schema
     return "messages" if is_messages else "chat"
 
 
