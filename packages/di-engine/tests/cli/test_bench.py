@@ -95,6 +95,7 @@ def test_determinism_finds_no_difference(tmp_path: Path) -> None:
 def test_agents_compute_less_with_snapshots() -> None:
     sizes = ["--num-sessions", "2", "--num-turns", "2", "--system-len", "500", "--turn-len", "40"]
     limits = ["--max-running", "4", "--max-model-len", "1024", "--output-len", "2", "--quiet"]
+    limits += ["--arithmetic", "float32"]
     result = RUNNER.invoke(app, ["bench", "agents", *sizes, *limits, "--json"])
     assert result.exit_code == 0, result.output
     by_mode = {line["mode"]: line for line in map(json.loads, result.stdout.splitlines())}
