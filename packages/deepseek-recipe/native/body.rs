@@ -15,9 +15,30 @@ const MAX_DEPTH: usize = 128;
 
 /// Member names that occur in every request, so that they need no allocation.
 const KNOWN_KEYS: [&str; 24] = [
-    "role", "content", "type", "text", "name", "description", "parameters", "properties", "function", "tools",
-    "required", "items", "enum", "messages", "model", "stream", "tool_calls", "tool_call_id", "arguments", "id",
-    "input", "input_schema", "url", "image_url",
+    "role",
+    "content",
+    "type",
+    "text",
+    "name",
+    "description",
+    "parameters",
+    "properties",
+    "function",
+    "tools",
+    "required",
+    "items",
+    "enum",
+    "messages",
+    "model",
+    "stream",
+    "tool_calls",
+    "tool_call_id",
+    "arguments",
+    "id",
+    "input",
+    "input_schema",
+    "url",
+    "image_url",
 ];
 
 /// A request body, and about how many bytes it has.
@@ -26,11 +47,14 @@ pub fn parse_body<T: Send>(
     read: impl FnOnce(Value<'_>) -> Result<T, recipe::protocol::ShapeError> + Send,
 ) -> PyResult<(T, usize)> {
     let py = body.py();
-    let from_text = |parsed: Result<Result<T, recipe::protocol::ShapeError>, json::ParseError>| match parsed {
-        Ok(Ok(request)) => Ok(request),
-        Ok(Err(error)) => Err(PyValueError::new_err(error.to_string())),
-        Err(error) => Err(PyValueError::new_err(format!("invalid JSON request: {error}"))),
-    };
+    let from_text =
+        |parsed: Result<Result<T, recipe::protocol::ShapeError>, json::ParseError>| match parsed {
+            Ok(Ok(request)) => Ok(request),
+            Ok(Err(error)) => Err(PyValueError::new_err(error.to_string())),
+            Err(error) => Err(PyValueError::new_err(format!(
+                "invalid JSON request: {error}"
+            ))),
+        };
     if let Ok(bytes) = body.cast::<PyBytes>() {
         let bytes = bytes.as_bytes();
         let parsed = maybe_detached(py, bytes.len(), || json::parse_bytes(bytes).map(read));
@@ -43,7 +67,8 @@ pub fn parse_body<T: Send>(
     }
     let mut size = 0;
     let value = from_python(body, 0, &mut size)?;
-    let request = maybe_detached(py, size, || read(value)).map_err(|error| PyValueError::new_err(error.to_string()))?;
+    let request = maybe_detached(py, size, || read(value))
+        .map_err(|error| PyValueError::new_err(error.to_string()))?;
     Ok((request, size))
 }
 
@@ -52,7 +77,11 @@ pub fn value_from_python(object: &Bound<'_, PyAny>) -> PyResult<Value<'static>> 
     from_python(object, 0, &mut 0)
 }
 
-fn from_python(object: &Bound<'_, PyAny>, depth: usize, size: &mut usize) -> PyResult<Value<'static>> {
+fn from_python(
+    object: &Bound<'_, PyAny>,
+    depth: usize,
+    size: &mut usize,
+) -> PyResult<Value<'static>> {
     if let Ok(text) = object.cast::<PyString>() {
         let text = text.to_str()?;
         *size += text.len();
@@ -62,8 +91,13 @@ fn from_python(object: &Bound<'_, PyAny>, depth: usize, size: &mut usize) -> PyR
         check_depth(depth)?;
         let mut entries = Vec::with_capacity(dict.len());
         for (key, item) in dict {
-            let key = key.cast::<PyString>().map_err(|_| PyTypeError::new_err("JSON object keys must be str"))?;
-            entries.push((known_key(key.to_str()?), from_python(&item, depth + 1, size)?));
+            let key = key
+                .cast::<PyString>()
+                .map_err(|_| PyTypeError::new_err("JSON object keys must be str"))?;
+            entries.push((
+                known_key(key.to_str()?),
+                from_python(&item, depth + 1, size)?,
+            ));
         }
         return Ok(Value::Object(Object::from_unique(entries)));
     }
@@ -85,7 +119,9 @@ fn from_python(object: &Bound<'_, PyAny>, depth: usize, size: &mut usize) -> PyR
         let number = number.value();
         if !number.is_finite() {
             let name = if number.is_nan() { "NaN" } else { "Infinity" };
-            return Err(PyValueError::new_err(format!("{name} is not a finite JSON number")));
+            return Err(PyValueError::new_err(format!(
+                "{name} is not a finite JSON number"
+            )));
         }
         return Ok(Value::Number(Number::Float(number)));
     }

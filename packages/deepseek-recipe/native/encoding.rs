@@ -55,13 +55,18 @@ struct Encoder {
 }
 
 fn render_error(py: Python<'_>, error: &RenderError) -> PyErr {
-    let is_marker =
-        matches!(error, RenderError::MarkerInMessage { .. } | RenderError::MarkerInDefinition { .. });
+    let is_marker = matches!(
+        error,
+        RenderError::MarkerInMessage { .. } | RenderError::MarkerInDefinition { .. }
+    );
     if !is_marker {
         return PyValueError::new_err(error.to_string());
     }
     let raised = MarkerError::new_err(error.to_string());
-    match raised.value(py).setattr("message_index", error.message_index()) {
+    match raised
+        .value(py)
+        .setattr("message_index", error.message_index())
+    {
         Ok(()) => raised,
         Err(error) => error,
     }
@@ -94,13 +99,21 @@ fn render_options(
 
 /// A lower bound of the prompt's bytes.
 fn size(conversation: &model::Conversation) -> usize {
-    conversation.messages.iter().map(|message| message.text().len()).sum::<usize>()
+    conversation
+        .messages
+        .iter()
+        .map(|message| message.text().len())
+        .sum::<usize>()
         + 1024 * conversation.tools.len()
 }
 
 impl Encoder {
     fn new(format: PromptFormat) -> Self {
-        Encoder { format, tokens: model::SpecialTokens::default(), tokenizer: None }
+        Encoder {
+            format,
+            tokens: model::SpecialTokens::default(),
+            tokenizer: None,
+        }
     }
 
     fn render(
@@ -122,11 +135,15 @@ impl Encoder {
         options: &RenderOptions,
     ) -> PyResult<Vec<u32>> {
         let Some(tokenizer) = &self.tokenizer else {
-            return Err(PyRuntimeError::new_err("no tokenizer is attached to the encoding"));
+            return Err(PyRuntimeError::new_err(
+                "no tokenizer is attached to the encoding",
+            ));
         };
         let prompt = self.render(py, conversation, options)?;
-        maybe_detached(py, 8 * prompt.prompt.len(), || encoding::encode(&prompt, &tokenizer.inner))
-            .map_err(|error| PyRuntimeError::new_err(error.to_string()))
+        maybe_detached(py, 8 * prompt.prompt.len(), || {
+            encoding::encode(&prompt, &tokenizer.inner)
+        })
+        .map_err(|error| PyRuntimeError::new_err(error.to_string()))
     }
 }
 

@@ -7,9 +7,24 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple, PyType};
 use recipe::protocol::{self, RequestError};
 
-create_exception!(deepseek_recipe._recipe, ConversionError, PyException, "A request breaks a rule of its protocol.");
-create_exception!(deepseek_recipe._recipe, ImageError, PyException, "An image cannot be fetched, decoded or accepted.");
-create_exception!(deepseek_recipe._recipe, CalcResizeError, PyValueError, "No size is found for an image.");
+create_exception!(
+    deepseek_recipe._recipe,
+    ConversionError,
+    PyException,
+    "A request breaks a rule of its protocol."
+);
+create_exception!(
+    deepseek_recipe._recipe,
+    ImageError,
+    PyException,
+    "An image cannot be fetched, decoded or accepted."
+);
+create_exception!(
+    deepseek_recipe._recipe,
+    CalcResizeError,
+    PyValueError,
+    "No size is found for an image."
+);
 create_exception!(
     deepseek_recipe._recipe,
     MarkerError,
@@ -30,11 +45,22 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 fn integer_range_type(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
     static TYPE: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     let class = TYPE.get_or_try_init(py, || {
-        let bases = PyTuple::new(py, [py.get_type::<PyOverflowError>(), py.get_type::<PyValueError>()])?;
+        let bases = PyTuple::new(
+            py,
+            [
+                py.get_type::<PyOverflowError>(),
+                py.get_type::<PyValueError>(),
+            ],
+        )?;
         let members = PyDict::new(py);
         members.set_item("__module__", "deepseek_recipe._recipe")?;
-        members.set_item("__doc__", "An integer outside the 64-bit range of JSON numbers.")?;
-        let class = py.get_type::<PyType>().call1(("IntegerRangeError", bases, members))?;
+        members.set_item(
+            "__doc__",
+            "An integer outside the 64-bit range of JSON numbers.",
+        )?;
+        let class = py
+            .get_type::<PyType>()
+            .call1(("IntegerRangeError", bases, members))?;
         Ok::<_, PyErr>(class.cast_into::<PyType>()?.unbind())
     })?;
     Ok(class.bind(py))
@@ -70,7 +96,10 @@ pub fn request_error(py: Python<'_>, error: RequestError) -> PyErr {
 pub fn image_error(py: Python<'_>, message: String, kind: &str, is_retryable: bool) -> PyErr {
     let raised = ImageError::new_err(message);
     let value = raised.value(py);
-    match value.setattr("kind", kind).and_then(|()| value.setattr("is_retryable", is_retryable)) {
+    match value
+        .setattr("kind", kind)
+        .and_then(|()| value.setattr("is_retryable", is_retryable))
+    {
         Ok(()) => raised,
         Err(error) => error,
     }

@@ -1,4 +1,4 @@
-//! Image classes; what touches pixels or the network is behind the cargo feature `images`.
+//! Image classes. What would touch pixels or the network is not built yet, and says so.
 
 use std::sync::Mutex;
 
@@ -8,10 +8,6 @@ use pyo3::types::PyBytes;
 use recipe::image::{self, QuotaError, SourceError};
 use recipe::model::ImageDetail;
 
-#[cfg(feature = "images")]
-mod fetch;
-#[cfg(feature = "images")]
-mod pixels;
 mod resolver;
 
 use crate::errors::{image_error, CalcResizeError};
@@ -31,7 +27,11 @@ pub struct ImageInfo {
 impl ImageInfo {
     #[new]
     fn new(data: Vec<u8>, width: u32, height: u32) -> Self {
-        ImageInfo { data, width, height }
+        ImageInfo {
+            data,
+            width,
+            height,
+        }
     }
 
     #[getter]
@@ -51,7 +51,13 @@ impl MultiModalData {
     #[new]
     #[pyo3(signature = (images=None))]
     fn new(images: Option<Vec<PyRef<'_, ImageInfo>>>) -> Self {
-        MultiModalData { images: images.into_iter().flatten().map(|image| image.clone()).collect() }
+        MultiModalData {
+            images: images
+                .into_iter()
+                .flatten()
+                .map(|image| image.clone())
+                .collect(),
+        }
     }
 
     #[getter]
@@ -85,7 +91,9 @@ pub struct ImageQuota {
 impl ImageQuota {
     #[new]
     fn new() -> Self {
-        ImageQuota { inner: image::ImageQuota::default() }
+        ImageQuota {
+            inner: image::ImageQuota::default(),
+        }
     }
 
     fn image_count(&self) -> usize {
@@ -111,13 +119,21 @@ pub struct PreprocessOptions {
 #[pymethods]
 impl PreprocessOptions {
     #[new]
-    fn new(detail: &str, max_dimension_px: u32, low_detail_max_dimension_px: u32) -> PyResult<Self> {
+    fn new(
+        detail: &str,
+        max_dimension_px: u32,
+        low_detail_max_dimension_px: u32,
+    ) -> PyResult<Self> {
         let Some(detail) = ImageDetail::from_word(detail) else {
             return Err(PyValueError::new_err(format!(
                 "invalid detail {detail:?}; expected \"low\", \"high\", \"original\", or \"auto\""
             )));
         };
-        Ok(PreprocessOptions { detail, max_dimension_px, low_detail_max_dimension_px })
+        Ok(PreprocessOptions {
+            detail,
+            max_dimension_px,
+            low_detail_max_dimension_px,
+        })
     }
 
     #[getter]
@@ -126,8 +142,7 @@ impl PreprocessOptions {
     }
 }
 
-#[cfg(not(feature = "images"))]
-const MISSING: &str = "this build of deepseek-recipe has no image support: build it with the cargo feature `images`";
+const MISSING: &str = "deepseek-recipe neither fetches nor preprocesses images yet: do both before, and pass the data";
 
 /// Fetches images over http and https.
 #[pyclass(module = "deepseek_recipe._recipe")]
@@ -146,12 +161,18 @@ impl ReqwestImageFetcher {
     /// A fetcher that refuses larger files.
     #[staticmethod]
     fn with_max_bytes(max_bytes: usize) -> Self {
-        ReqwestImageFetcher { max_bytes, filter: Mutex::new(None) }
+        ReqwestImageFetcher {
+            max_bytes,
+            filter: Mutex::new(None),
+        }
     }
 
     /// A fetcher that asks `filter(host, address)` before it connects.
     fn with_destination_filter(&self, filter: Py<PyAny>) -> Self {
-        ReqwestImageFetcher { max_bytes: self.max_bytes, filter: Mutex::new(Some(filter)) }
+        ReqwestImageFetcher {
+            max_bytes: self.max_bytes,
+            filter: Mutex::new(Some(filter)),
+        }
     }
 
     /// The bytes at a URL.
@@ -162,19 +183,9 @@ impl ReqwestImageFetcher {
 }
 
 impl ReqwestImageFetcher {
-    #[cfg(not(feature = "images"))]
     fn load(&self, py: Python<'_>, _: &str) -> PyResult<Vec<u8>> {
         let _ = (self.max_bytes, &self.filter);
         Err(image_error(py, MISSING.to_owned(), "Client", false))
-    }
-
-    #[cfg(feature = "images")]
-    fn load(&self, py: Python<'_>, url: &str) -> PyResult<Vec<u8>> {
-        let filter = match self.filter.lock() {
-            Ok(filter) => filter.as_ref().map(|filter| filter.clone_ref(py)),
-            Err(_) => None,
-        };
-        fetch::fetch(py, url, self.max_bytes, filter)
     }
 }
 
@@ -190,21 +201,19 @@ impl OpenCvImagePreprocessor {
     }
 
     /// The image as WebP in the size that the model sees.
-    fn preprocess(&self, py: Python<'_>, data: &[u8], options: PyRef<'_, PreprocessOptions>) -> PyResult<ImageInfo> {
+    fn preprocess(
+        &self,
+        py: Python<'_>,
+        data: &[u8],
+        options: PyRef<'_, PreprocessOptions>,
+    ) -> PyResult<ImageInfo> {
         process(py, data, *options)
     }
 }
 
-#[cfg(not(feature = "images"))]
 fn process(py: Python<'_>, data: &[u8], _: PreprocessOptions) -> PyResult<ImageInfo> {
     image::check_bytes(data).map_err(|error| source_error(py, &error))?;
     Err(image_error(py, MISSING.to_owned(), "Client", false))
-}
-
-#[cfg(feature = "images")]
-fn process(py: Python<'_>, data: &[u8], options: PreprocessOptions) -> PyResult<ImageInfo> {
-    image::check_bytes(data).map_err(|error| source_error(py, &error))?;
-    pixels::preprocess(py, data, options)
 }
 
 fn source_error(py: Python<'_>, error: &SourceError) -> PyErr {

@@ -7,7 +7,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 use recipe::json::Value;
 use recipe::model::{
-    self, Content, Effort, ImageData, ImageDetail, ReminderMessage, ResponseFormat, SpecialToken as Token,
+    self, Content, Effort, ImageData, ImageDetail, ReminderMessage, ResponseFormat,
+    SpecialToken as Token,
 };
 
 use crate::body::{value_from_python, value_to_python};
@@ -50,8 +51,24 @@ impl SpecialTokens {
         polygon_end: Option<String>,
     ) -> Self {
         let spellings = [
-            bos, eos, thinking_start, thinking_end, system, user, assistant, latest_reminder, dsml, image, r#ref,
-            ref_end, r#box, box_end, point, point_end, polygon, polygon_end,
+            bos,
+            eos,
+            thinking_start,
+            thinking_end,
+            system,
+            user,
+            assistant,
+            latest_reminder,
+            dsml,
+            image,
+            r#ref,
+            ref_end,
+            r#box,
+            box_end,
+            point,
+            point_end,
+            polygon,
+            polygon_end,
         ];
         let inner = Token::ALL.iter().zip(spellings).fold(
             model::SpecialTokens::default(),
@@ -80,7 +97,13 @@ pub struct ToolCall {
 impl ToolCall {
     #[new]
     fn new(id: String, name: String, arguments: String) -> Self {
-        ToolCall { inner: model::ToolCall { id, name, arguments } }
+        ToolCall {
+            inner: model::ToolCall {
+                id,
+                name,
+                arguments,
+            },
+        }
     }
 
     #[getter]
@@ -99,7 +122,11 @@ impl ToolCall {
     }
 
     fn __repr__(&self) -> String {
-        let model::ToolCall { id, name, arguments } = &self.inner;
+        let model::ToolCall {
+            id,
+            name,
+            arguments,
+        } = &self.inner;
         format!("ToolCall(id={id:?}, name={name:?}, arguments={arguments:?})")
     }
 }
@@ -124,7 +151,13 @@ impl ToolDefinition {
     ) -> PyResult<Self> {
         let parameters = parameters.map(value_from_python).transpose()?.map(Arc::new);
         Ok(ToolDefinition {
-            inner: model::ToolDefinition { name, description, parameters, strict, defer_loading },
+            inner: model::ToolDefinition {
+                name,
+                description,
+                parameters,
+                strict,
+                defer_loading,
+            },
         })
     }
 
@@ -140,7 +173,11 @@ impl ToolDefinition {
 
     #[getter]
     fn parameters<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        self.inner.parameters.as_ref().map(|value| value_to_python(py, value)).transpose()
+        self.inner
+            .parameters
+            .as_ref()
+            .map(|value| value_to_python(py, value))
+            .transpose()
     }
 
     #[getter]
@@ -154,13 +191,23 @@ impl ToolDefinition {
     }
 
     fn __repr__(&self) -> String {
-        let model::ToolDefinition { name, description, strict, .. } = &self.inner;
-        format!("ToolDefinition(name={name:?}, description={}, strict={})", optional(description), flag(*strict))
+        let model::ToolDefinition {
+            name,
+            description,
+            strict,
+            ..
+        } = &self.inner;
+        format!(
+            "ToolDefinition(name={name:?}, description={}, strict={})",
+            optional(description),
+            flag(*strict)
+        )
     }
 }
 
 fn optional(text: &Option<String>) -> String {
-    text.as_ref().map_or_else(|| "None".to_owned(), |text| format!("{text:?}"))
+    text.as_ref()
+        .map_or_else(|| "None".to_owned(), |text| format!("{text:?}"))
 }
 
 fn flag(value: Option<bool>) -> &'static str {
@@ -226,10 +273,17 @@ impl ImageSource {
     fn __repr__(&self) -> String {
         let (detail, path) = (self.detail(), &self.inner.path);
         match &self.inner.data {
-            ImageData::DataUrl(url) => format!("DataUrlImageSource({url:?}, detail={detail:?}, path={path:?})"),
-            ImageData::Url(url) => format!("UrlImageSource({url:?}, detail={detail:?}, path={path:?})"),
+            ImageData::DataUrl(url) => {
+                format!("DataUrlImageSource({url:?}, detail={detail:?}, path={path:?})")
+            }
+            ImageData::Url(url) => {
+                format!("UrlImageSource({url:?}, detail={detail:?}, path={path:?})")
+            }
             ImageData::Bytes(bytes) => {
-                format!("BytesImageSource(<{} bytes>, detail={detail:?}, path={path:?})", bytes.len())
+                format!(
+                    "BytesImageSource(<{} bytes>, detail={detail:?}, path={path:?})",
+                    bytes.len()
+                )
             }
         }
     }
@@ -241,7 +295,13 @@ fn image_source(data: ImageData, detail: &str, path: &str) -> PyResult<ImageSour
             "invalid detail {detail:?}; expected \"low\", \"high\", \"original\", or \"auto\""
         )));
     };
-    Ok(ImageSource { inner: model::ImageSource { data, detail, path: path.into() } })
+    Ok(ImageSource {
+        inner: model::ImageSource {
+            data,
+            detail,
+            path: path.into(),
+        },
+    })
 }
 
 macro_rules! image_class {
@@ -276,7 +336,9 @@ image_class! {
 }
 
 pub fn image_to_python(py: Python<'_>, source: &model::ImageSource) -> PyResult<Py<PyAny>> {
-    let base = PyClassInitializer::from(ImageSource { inner: source.clone() });
+    let base = PyClassInitializer::from(ImageSource {
+        inner: source.clone(),
+    });
     Ok(match source.data {
         ImageData::DataUrl(_) => Py::new(py, base.add_subclass(DataUrlImageSource))?.into_any(),
         ImageData::Url(_) => Py::new(py, base.add_subclass(UrlImageSource))?.into_any(),
@@ -284,8 +346,14 @@ pub fn image_to_python(py: Python<'_>, source: &model::ImageSource) -> PyResult<
     })
 }
 
-pub fn images_to_python<'py>(py: Python<'py>, sources: &[model::ImageSource]) -> PyResult<Bound<'py, PyList>> {
-    let images = sources.iter().map(|source| image_to_python(py, source)).collect::<PyResult<Vec<_>>>()?;
+pub fn images_to_python<'py>(
+    py: Python<'py>,
+    sources: &[model::ImageSource],
+) -> PyResult<Bound<'py, PyList>> {
+    let images = sources
+        .iter()
+        .map(|source| image_to_python(py, source))
+        .collect::<PyResult<Vec<_>>>()?;
     PyList::new(py, images)
 }
 
@@ -319,10 +387,14 @@ impl Message {
     #[getter]
     fn tool_calls(&self) -> Option<Vec<ToolCall>> {
         match &self.inner {
-            model::Message::Assistant(message) => message
-                .tool_calls
-                .as_ref()
-                .map(|calls| calls.iter().map(|call| ToolCall { inner: call.clone() }).collect()),
+            model::Message::Assistant(message) => message.tool_calls.as_ref().map(|calls| {
+                calls
+                    .iter()
+                    .map(|call| ToolCall {
+                        inner: call.clone(),
+                    })
+                    .collect()
+            }),
             _ => None,
         }
     }
@@ -369,7 +441,11 @@ impl Message {
 type Sources<'py> = Option<Vec<PyRef<'py, ImageSource>>>;
 
 fn content(text: String, sources: Sources<'_>, image_token: Option<&str>) -> PyResult<Content> {
-    let images = sources.into_iter().flatten().map(|source| source.inner.clone()).collect();
+    let images = sources
+        .into_iter()
+        .flatten()
+        .map(|source| source.inner.clone())
+        .collect();
     Content::with_images(text, images, image_token.unwrap_or(DEFAULT_IMAGE_TOKEN))
         .map_err(|error| PyValueError::new_err(error.to_string()))
 }
@@ -388,7 +464,11 @@ impl SystemMessage {
         tools: Option<Vec<PyRef<'_, ToolDefinition>>>,
         image_token: Option<&str>,
     ) -> PyResult<PyClassInitializer<Self>> {
-        let tools = tools.into_iter().flatten().map(|tool| tool.inner.clone()).collect();
+        let tools = tools
+            .into_iter()
+            .flatten()
+            .map(|tool| tool.inner.clone())
+            .collect();
         let content = self::content(content, image_sources, image_token)?;
         let message = model::Message::System(model::SystemMessage { content, tools });
         Ok(PyClassInitializer::from(Message { inner: message }).add_subclass(SystemMessage))
@@ -411,7 +491,11 @@ pub struct UserMessage;
 impl UserMessage {
     #[new]
     #[pyo3(signature = (content, image_sources=None, *, image_token=None))]
-    fn new(content: String, image_sources: Sources<'_>, image_token: Option<&str>) -> PyResult<PyClassInitializer<Self>> {
+    fn new(
+        content: String,
+        image_sources: Sources<'_>,
+        image_token: Option<&str>,
+    ) -> PyResult<PyClassInitializer<Self>> {
         let content = self::content(content, image_sources, image_token)?;
         let message = model::Message::User(model::UserMessage { content });
         Ok(PyClassInitializer::from(Message { inner: message }).add_subclass(UserMessage))
@@ -432,9 +516,17 @@ impl AssistantMessage {
         tool_calls: Option<Vec<PyRef<'_, ToolCall>>>,
         prefix: bool,
     ) -> PyClassInitializer<Self> {
-        let tool_calls = tool_calls.map(|calls| calls.iter().map(|call| call.inner.clone()).collect());
-        let message = model::AssistantMessage { content, reasoning_content, tool_calls, prefix };
-        let base = Message { inner: model::Message::Assistant(message) };
+        let tool_calls =
+            tool_calls.map(|calls| calls.iter().map(|call| call.inner.clone()).collect());
+        let message = model::AssistantMessage {
+            content,
+            reasoning_content,
+            tool_calls,
+            prefix,
+        };
+        let base = Message {
+            inner: model::Message::Assistant(message),
+        };
         PyClassInitializer::from(base).add_subclass(AssistantMessage)
     }
 }
@@ -454,7 +546,10 @@ impl ToolMessage {
         image_token: Option<&str>,
     ) -> PyResult<PyClassInitializer<Self>> {
         let content = self::content(content, image_sources, image_token)?;
-        let message = model::Message::Tool(model::ToolMessage { content, tool_call_id });
+        let message = model::Message::Tool(model::ToolMessage {
+            content,
+            tool_call_id,
+        });
         Ok(PyClassInitializer::from(Message { inner: message }).add_subclass(ToolMessage))
     }
 }
@@ -473,18 +568,29 @@ impl LatestReminderMessage {
 }
 
 fn message_to_python(py: Python<'_>, message: &model::Message) -> PyResult<Py<PyAny>> {
-    let base = PyClassInitializer::from(Message { inner: message.clone() });
+    let base = PyClassInitializer::from(Message {
+        inner: message.clone(),
+    });
     Ok(match message {
         model::Message::System(_) => Py::new(py, base.add_subclass(SystemMessage))?.into_any(),
         model::Message::User(_) => Py::new(py, base.add_subclass(UserMessage))?.into_any(),
-        model::Message::Assistant(_) => Py::new(py, base.add_subclass(AssistantMessage))?.into_any(),
+        model::Message::Assistant(_) => {
+            Py::new(py, base.add_subclass(AssistantMessage))?.into_any()
+        }
         model::Message::Tool(_) => Py::new(py, base.add_subclass(ToolMessage))?.into_any(),
-        model::Message::LatestReminder(_) => Py::new(py, base.add_subclass(LatestReminderMessage))?.into_any(),
+        model::Message::LatestReminder(_) => {
+            Py::new(py, base.add_subclass(LatestReminderMessage))?.into_any()
+        }
     })
 }
 
 fn definitions(tools: &[model::ToolDefinition]) -> Vec<ToolDefinition> {
-    tools.iter().map(|tool| ToolDefinition { inner: tool.clone() }).collect()
+    tools
+        .iter()
+        .map(|tool| ToolDefinition {
+            inner: tool.clone(),
+        })
+        .collect()
 }
 
 /// Everything that a prompt is rendered from.
@@ -506,7 +612,13 @@ fn format_of(
     let format = match word {
         "text" => ResponseFormat::Text,
         "json_object" => ResponseFormat::JsonObject,
-        other => return Err(invalid("response_format", other, "\"text\" or \"json_object\"")),
+        other => {
+            return Err(invalid(
+                "response_format",
+                other,
+                "\"text\" or \"json_object\"",
+            ))
+        }
     };
     match (schema, regex) {
         (Some(_), Some(_)) => {
@@ -538,33 +650,58 @@ impl Conversation {
         response_regex: Option<String>,
         reasoning_effort_value: Option<u8>,
     ) -> PyResult<Self> {
-        let tool_choice = model::ToolChoice::from_word(tool_choice)
-            .ok_or_else(|| invalid("tool_choice", tool_choice, "\"auto\", \"none\", or \"required\""))?;
+        let tool_choice = model::ToolChoice::from_word(tool_choice).ok_or_else(|| {
+            invalid(
+                "tool_choice",
+                tool_choice,
+                "\"auto\", \"none\", or \"required\"",
+            )
+        })?;
         let reasoning_effort = match reasoning_effort {
             None => None,
             Some(word) => Some(Effort::from_word(word).ok_or_else(|| {
-                invalid("reasoning_effort", word, "\"low\", \"high\", \"xhigh\", or \"max\"")
+                invalid(
+                    "reasoning_effort",
+                    word,
+                    "\"low\", \"high\", \"xhigh\", or \"max\"",
+                )
             })?),
         };
         if reasoning_effort_value.is_some_and(|value| !(1..=100).contains(&value)) {
-            return Err(PyValueError::new_err("reasoning_effort_value must be from 1 to 100"));
+            return Err(PyValueError::new_err(
+                "reasoning_effort_value must be from 1 to 100",
+            ));
         }
         let schema = response_schema.map(value_from_python).transpose()?;
         let inner = model::Conversation {
-            messages: messages.into_iter().flatten().map(|message| message.inner.clone()).collect(),
+            messages: messages
+                .into_iter()
+                .flatten()
+                .map(|message| message.inner.clone())
+                .collect(),
             thinking_mode,
-            tools: tools.into_iter().flatten().map(|tool| tool.inner.clone()).collect(),
+            tools: tools
+                .into_iter()
+                .flatten()
+                .map(|tool| tool.inner.clone())
+                .collect(),
             tool_choice,
             reasoning_effort,
             reasoning_effort_value,
             response_format: format_of(response_format, schema, response_regex)?,
         };
-        Ok(Conversation { inner: Arc::new(inner) })
+        Ok(Conversation {
+            inner: Arc::new(inner),
+        })
     }
 
     #[getter]
     fn messages<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let messages = self.inner.messages.iter().map(|message| message_to_python(py, message));
+        let messages = self
+            .inner
+            .messages
+            .iter()
+            .map(|message| message_to_python(py, message));
         PyList::new(py, messages.collect::<PyResult<Vec<_>>>()?)
     }
 

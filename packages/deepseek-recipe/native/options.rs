@@ -8,7 +8,9 @@ use pyo3::types::PyDict;
 use recipe::protocol::{self, Compat, Extras, ReasoningKey, RequestLimits};
 use recipe::stream;
 
-use crate::enums::{ModelVersion, ReasoningContentBehavior, ThinkingInitialStage, WebSearchBehavior};
+use crate::enums::{
+    ModelVersion, ReasoningContentBehavior, ThinkingInitialStage, WebSearchBehavior,
+};
 use crate::errors::conversion_error;
 use crate::messages::{Conversation, SpecialTokens, ToolDefinition};
 
@@ -16,9 +18,9 @@ pub fn compat_of(word: &str) -> PyResult<Compat> {
     match word {
         "default" => Ok(Compat::Default),
         "official" => Ok(Compat::Official),
-        other => {
-            Err(PyValueError::new_err(format!("invalid compat {other:?}; expected \"default\" or \"official\"")))
-        }
+        other => Err(PyValueError::new_err(format!(
+            "invalid compat {other:?}; expected \"default\" or \"official\""
+        ))),
     }
 }
 
@@ -84,7 +86,10 @@ impl ConversionOptions {
             None => None,
             Some(bytes) => {
                 let secret: [u8; 32] = bytes.as_slice().try_into().map_err(|_| {
-                    PyValueError::new_err(format!("reasoning_key must have 32 bytes, not {}", bytes.len()))
+                    PyValueError::new_err(format!(
+                        "reasoning_key must have 32 bytes, not {}",
+                        bytes.len()
+                    ))
                 })?;
                 Some(ReasoningKey::new(secret))
             }
@@ -116,7 +121,10 @@ impl ConversionOptions {
             reasoning_key,
             ..protocol::ConversionOptions::default()
         };
-        Ok(ConversionOptions { inner, on_warning: on_warning.map(Arc::new) })
+        Ok(ConversionOptions {
+            inner,
+            on_warning: on_warning.map(Arc::new),
+        })
     }
 
     #[getter]
@@ -156,7 +164,9 @@ impl ConversionOptions {
 
     #[getter]
     fn special_tokens(&self) -> SpecialTokens {
-        SpecialTokens { inner: self.inner.special_tokens.clone() }
+        SpecialTokens {
+            inner: self.inner.special_tokens.clone(),
+        }
     }
 
     #[getter]
@@ -200,10 +210,16 @@ impl ConversionOptions {
     }
 
     /// Replaces the table of model names.
-    fn with_model_versions_by_name(&self, model_versions_by_name: &Bound<'_, PyDict>) -> PyResult<Self> {
+    fn with_model_versions_by_name(
+        &self,
+        model_versions_by_name: &Bound<'_, PyDict>,
+    ) -> PyResult<Self> {
         let mut table = Vec::with_capacity(model_versions_by_name.len());
         for (name, version) in model_versions_by_name {
-            table.push((name.extract::<String>()?, version.extract::<ModelVersion>()?.into()));
+            table.push((
+                name.extract::<String>()?,
+                version.extract::<ModelVersion>()?.into(),
+            ));
         }
         Ok(self.with(|options| options.model_versions_by_name = table))
     }
@@ -218,7 +234,10 @@ impl ConversionOptions {
 
     /// Calls `hook(path, message)` for everything that conversion leaves out.
     fn with_warning_hook(&self, hook: Py<PyAny>) -> Self {
-        ConversionOptions { on_warning: Some(Arc::new(hook)), inner: self.inner.clone() }
+        ConversionOptions {
+            on_warning: Some(Arc::new(hook)),
+            inner: self.inner.clone(),
+        }
     }
 }
 
@@ -245,9 +264,14 @@ impl OutputConstraint {
     #[getter]
     fn tools(&self) -> Option<Vec<ToolDefinition>> {
         match &self.inner {
-            protocol::OutputConstraint::ToolCalls { tools, .. } => {
-                Some(tools.iter().map(|tool| ToolDefinition { inner: tool.clone() }).collect())
-            }
+            protocol::OutputConstraint::ToolCalls { tools, .. } => Some(
+                tools
+                    .iter()
+                    .map(|tool| ToolDefinition {
+                        inner: tool.clone(),
+                    })
+                    .collect(),
+            ),
             _ => None,
         }
     }
@@ -255,17 +279,30 @@ impl OutputConstraint {
     /// Whether at least one call must be made.
     #[getter]
     fn is_required(&self) -> bool {
-        matches!(self.inner, protocol::OutputConstraint::ToolCalls { required: true, .. })
+        matches!(
+            self.inner,
+            protocol::OutputConstraint::ToolCalls { required: true, .. }
+        )
     }
 
     /// Whether more than one call may be made.
     #[getter]
     fn allows_parallel_calls(&self) -> bool {
-        !matches!(self.inner, protocol::OutputConstraint::ToolCalls { parallel: false, .. })
+        !matches!(
+            self.inner,
+            protocol::OutputConstraint::ToolCalls {
+                parallel: false,
+                ..
+            }
+        )
     }
 
     fn __repr__(&self) -> String {
-        format!("OutputConstraint(kind={:?}, schema={:?})", self.inner.kind(), self.inner.schema())
+        format!(
+            "OutputConstraint(kind={:?}, schema={:?})",
+            self.inner.kind(),
+            self.inner.schema()
+        )
     }
 }
 
@@ -322,7 +359,10 @@ impl InferenceOptions {
 
     #[getter]
     fn output_constraint(&self) -> Option<OutputConstraint> {
-        self.inner.output_constraint.clone().map(|inner| OutputConstraint { inner })
+        self.inner
+            .output_constraint
+            .clone()
+            .map(|inner| OutputConstraint { inner })
     }
 }
 
@@ -359,7 +399,9 @@ impl ParsingOptions {
                 parse_json_output,
                 thinking_initial_stage: thinking_initial_stage.map(Into::into),
                 stop_sequences: stop_sequences.unwrap_or_default(),
-                special_tokens: special_tokens.map(|tokens| tokens.inner.clone()).unwrap_or_default(),
+                special_tokens: special_tokens
+                    .map(|tokens| tokens.inner.clone())
+                    .unwrap_or_default(),
                 keep_text_after_tools,
                 strict_json_output,
                 repair_tool_calls,
@@ -420,7 +462,9 @@ impl ParsingOptions {
 
     #[getter]
     fn special_tokens(&self) -> SpecialTokens {
-        SpecialTokens { inner: self.inner.special_tokens.clone() }
+        SpecialTokens {
+            inner: self.inner.special_tokens.clone(),
+        }
     }
 
     #[setter]
@@ -480,7 +524,11 @@ pub struct ConversationRequest {
 impl ConversationRequest {
     #[new]
     #[pyo3(signature = (conversation, model_version, *, compat="default"))]
-    fn new(conversation: &Conversation, model_version: ModelVersion, compat: &str) -> PyResult<Self> {
+    fn new(
+        conversation: &Conversation,
+        model_version: ModelVersion,
+        compat: &str,
+    ) -> PyResult<Self> {
         let conversation = (*conversation.inner).clone();
         let mut inner =
             protocol::ConversationRequest::from_conversation(conversation, model_version.into());
@@ -490,17 +538,23 @@ impl ConversationRequest {
 
     #[getter]
     fn conversation(&self) -> Conversation {
-        Conversation { inner: self.inner.conversation.clone() }
+        Conversation {
+            inner: self.inner.conversation.clone(),
+        }
     }
 
     #[getter]
     fn inference_options(&self) -> InferenceOptions {
-        InferenceOptions { inner: self.inner.inference_options.clone() }
+        InferenceOptions {
+            inner: self.inner.inference_options.clone(),
+        }
     }
 
     #[getter]
     fn parsing_options(&self) -> ParsingOptions {
-        ParsingOptions { inner: self.inner.parsing_options.clone() }
+        ParsingOptions {
+            inner: self.inner.parsing_options.clone(),
+        }
     }
 
     #[getter]
@@ -521,7 +575,11 @@ impl ConversationRequest {
     /// Path and message of everything that conversion left out.
     #[getter]
     fn warnings(&self) -> Vec<(String, String)> {
-        self.inner.warnings.iter().map(|warning| (warning.path.clone(), warning.message.clone())).collect()
+        self.inner
+            .warnings
+            .iter()
+            .map(|warning| (warning.path.clone(), warning.message.clone()))
+            .collect()
     }
 
     /// Responses: the whole input as a JSON list, to be stored with the output; `None` without a store.
@@ -531,7 +589,12 @@ impl ConversationRequest {
     }
 
     /// The bound on generated tokens for a prompt in a context.
-    fn resolve_max_tokens(&self, py: Python<'_>, prompt_tokens: u64, context_limit: u64) -> PyResult<u64> {
+    fn resolve_max_tokens(
+        &self,
+        py: Python<'_>,
+        prompt_tokens: u64,
+        context_limit: u64,
+    ) -> PyResult<u64> {
         self.inner
             .resolve_max_tokens(prompt_tokens, context_limit)
             .map_err(|error| conversion_error(py, &error))

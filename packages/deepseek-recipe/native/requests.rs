@@ -11,7 +11,9 @@ use crate::body::{parse_body, value_from_python};
 use crate::errors::{consumed, request_error};
 use crate::maybe_detached;
 use crate::options::{ConversationRequest, ConversionOptions};
-use crate::stream::{ChatCompletionChunkGenerator, MessagesChunkGenerator, ResponsesChunkGenerator};
+use crate::stream::{
+    ChatCompletionChunkGenerator, MessagesChunkGenerator, ResponsesChunkGenerator,
+};
 
 const CONSUMED: &str = "protocol request";
 
@@ -42,16 +44,27 @@ impl ChatCompletionRequest {
     #[new]
     fn new(body: &Bound<'_, PyAny>) -> PyResult<Self> {
         let (inner, size) = parse_body(body, protocol::ChatCompletionRequest::from_value)?;
-        Ok(ChatCompletionRequest { inner: Some(inner), size })
+        Ok(ChatCompletionRequest {
+            inner: Some(inner),
+            size,
+        })
     }
 
     #[getter]
     fn model(&self) -> PyResult<&str> {
-        Ok(self.inner.as_ref().ok_or_else(|| consumed(CONSUMED))?.model())
+        Ok(self
+            .inner
+            .as_ref()
+            .ok_or_else(|| consumed(CONSUMED))?
+            .model())
     }
 
     /// Converts the request, which cannot be used afterwards.
-    fn convert(&mut self, py: Python<'_>, options: PyRef<'_, ConversionOptions>) -> PyResult<ConversationRequest> {
+    fn convert(
+        &mut self,
+        py: Python<'_>,
+        options: PyRef<'_, ConversionOptions>,
+    ) -> PyResult<ConversationRequest> {
         let request = self.inner.take().ok_or_else(|| consumed(CONSUMED))?;
         let inner = &options.inner;
         let result = maybe_detached(py, self.size, || request.convert(inner));
@@ -60,13 +73,25 @@ impl ChatCompletionRequest {
 
     /// The generator of a converted request.
     #[staticmethod]
-    fn chunk_generator(request: &ConversationRequest, id: String, model: String) -> ChatCompletionChunkGenerator {
-        ChatCompletionChunkGenerator::from(protocol::ChatCompletionChunkGenerator::new(&request.inner, id, model))
+    fn chunk_generator(
+        request: &ConversationRequest,
+        id: String,
+        model: String,
+    ) -> ChatCompletionChunkGenerator {
+        ChatCompletionChunkGenerator::from(protocol::ChatCompletionChunkGenerator::new(
+            &request.inner,
+            id,
+            model,
+        ))
     }
 
     /// One generator per choice of a request for several.
     #[staticmethod]
-    fn chunk_generators(request: &ConversationRequest, id: &str, model: &str) -> Vec<ChatCompletionChunkGenerator> {
+    fn chunk_generators(
+        request: &ConversationRequest,
+        id: &str,
+        model: &str,
+    ) -> Vec<ChatCompletionChunkGenerator> {
         protocol::ChatCompletionChunkGenerator::for_choices(&request.inner, id, model)
             .into_iter()
             .map(ChatCompletionChunkGenerator::from)
@@ -86,16 +111,27 @@ impl MessagesRequest {
     #[new]
     fn new(body: &Bound<'_, PyAny>) -> PyResult<Self> {
         let (inner, size) = parse_body(body, protocol::MessagesRequest::from_value)?;
-        Ok(MessagesRequest { inner: Some(inner), size })
+        Ok(MessagesRequest {
+            inner: Some(inner),
+            size,
+        })
     }
 
     #[getter]
     fn model(&self) -> PyResult<&str> {
-        Ok(self.inner.as_ref().ok_or_else(|| consumed(CONSUMED))?.model())
+        Ok(self
+            .inner
+            .as_ref()
+            .ok_or_else(|| consumed(CONSUMED))?
+            .model())
     }
 
     /// Converts the request, which cannot be used afterwards.
-    fn convert(&mut self, py: Python<'_>, options: PyRef<'_, ConversionOptions>) -> PyResult<ConversationRequest> {
+    fn convert(
+        &mut self,
+        py: Python<'_>,
+        options: PyRef<'_, ConversionOptions>,
+    ) -> PyResult<ConversationRequest> {
         let request = self.inner.take().ok_or_else(|| consumed(CONSUMED))?;
         let inner = &options.inner;
         let result = maybe_detached(py, self.size, || request.convert(inner));
@@ -104,8 +140,16 @@ impl MessagesRequest {
 
     /// The generator of a converted request.
     #[staticmethod]
-    fn chunk_generator(request: &ConversationRequest, id: String, model: String) -> MessagesChunkGenerator {
-        MessagesChunkGenerator::from(protocol::MessagesChunkGenerator::for_request(&request.inner, id, model))
+    fn chunk_generator(
+        request: &ConversationRequest,
+        id: String,
+        model: String,
+    ) -> MessagesChunkGenerator {
+        MessagesChunkGenerator::from(protocol::MessagesChunkGenerator::for_request(
+            &request.inner,
+            id,
+            model,
+        ))
     }
 }
 
@@ -129,7 +173,9 @@ impl ResponseStore for PythonStore<'_> {
         }
         match value_from_python(&items).map_err(failed)? {
             Value::Array(items) => Ok(Some(items)),
-            other => Err(StoreError { message: format!("the store gave {} instead of a list", other.kind()) }),
+            other => Err(StoreError {
+                message: format!("the store gave {} instead of a list", other.kind()),
+            }),
         }
     }
 }
@@ -146,12 +192,19 @@ impl ResponsesRequest {
     #[new]
     fn new(body: &Bound<'_, PyAny>) -> PyResult<Self> {
         let (inner, size) = parse_body(body, protocol::ResponsesRequest::from_value)?;
-        Ok(ResponsesRequest { inner: Some(inner), size })
+        Ok(ResponsesRequest {
+            inner: Some(inner),
+            size,
+        })
     }
 
     #[getter]
     fn model(&self) -> PyResult<&str> {
-        Ok(self.inner.as_ref().ok_or_else(|| consumed(CONSUMED))?.model())
+        Ok(self
+            .inner
+            .as_ref()
+            .ok_or_else(|| consumed(CONSUMED))?
+            .model())
     }
 
     /// Converts the request, which cannot be used afterwards; `store` supplies earlier context.
@@ -166,7 +219,10 @@ impl ResponsesRequest {
         let inner = &options.inner;
         let result = match store {
             Some(store) => {
-                let store = PythonStore { store, raised: RefCell::default() };
+                let store = PythonStore {
+                    store,
+                    raised: RefCell::default(),
+                };
                 let result = request.convert(inner, Some(&store));
                 if let Some(error) = store.raised.take() {
                     return Err(error);
@@ -185,19 +241,31 @@ impl ResponsesRequest {
         options: PyRef<'_, ConversionOptions>,
     ) -> PyResult<BTreeMap<String, (String, String)>> {
         let request = self.inner.as_ref().ok_or_else(|| consumed(CONSUMED))?;
-        request.namespace_tool_map(&options.inner).map_err(|error| request_error(py, error))
+        request
+            .namespace_tool_map(&options.inner)
+            .map_err(|error| request_error(py, error))
     }
 
     /// What the response repeats of the request.
     fn echo(&self) -> PyResult<ResponsesEcho> {
         let request = self.inner.as_ref().ok_or_else(|| consumed(CONSUMED))?;
-        Ok(ResponsesEcho { inner: request.echo() })
+        Ok(ResponsesEcho {
+            inner: request.echo(),
+        })
     }
 
     /// The generator of a converted request.
     #[staticmethod]
-    fn chunk_generator(request: &ConversationRequest, id: String, model: String) -> ResponsesChunkGenerator {
-        ResponsesChunkGenerator::from(protocol::ResponsesChunkGenerator::new(&request.inner, id, model))
+    fn chunk_generator(
+        request: &ConversationRequest,
+        id: String,
+        model: String,
+    ) -> ResponsesChunkGenerator {
+        ResponsesChunkGenerator::from(protocol::ResponsesChunkGenerator::new(
+            &request.inner,
+            id,
+            model,
+        ))
     }
 }
 
@@ -212,7 +280,9 @@ pub struct ResponsesEcho {
 impl ResponsesEcho {
     #[new]
     fn new() -> Self {
-        ResponsesEcho { inner: protocol::ResponsesEcho::default() }
+        ResponsesEcho {
+            inner: protocol::ResponsesEcho::default(),
+        }
     }
 
     #[getter]

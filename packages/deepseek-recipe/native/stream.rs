@@ -27,7 +27,12 @@ impl PromptUsage {
     #[new]
     #[pyo3(signature = (*, prompt_tokens=0, prompt_cache_hit_tokens=0))]
     fn new(prompt_tokens: u64, prompt_cache_hit_tokens: u64) -> Self {
-        PromptUsage { inner: protocol::PromptUsage { prompt_tokens, prompt_cache_hit_tokens } }
+        PromptUsage {
+            inner: protocol::PromptUsage {
+                prompt_tokens,
+                prompt_cache_hit_tokens,
+            },
+        }
     }
 
     #[getter]
@@ -52,29 +57,49 @@ impl InferenceChunk {
     /// The prompt has been read.
     #[staticmethod]
     #[pyo3(signature = (*, prompt_usage=None, system_fingerprint=None))]
-    fn ready(prompt_usage: Option<PyRef<'_, PromptUsage>>, system_fingerprint: Option<String>) -> Self {
+    fn ready(
+        prompt_usage: Option<PyRef<'_, PromptUsage>>,
+        system_fingerprint: Option<String>,
+    ) -> Self {
         let prompt_usage = prompt_usage.map(|usage| usage.inner);
-        InferenceChunk { inner: Chunk::Ready { prompt_usage, system_fingerprint } }
+        InferenceChunk {
+            inner: Chunk::Ready {
+                prompt_usage,
+                system_fingerprint,
+            },
+        }
     }
 
     /// Generated text.
     #[staticmethod]
     #[pyo3(signature = (content, token_count=0))]
     fn text(content: String, token_count: u64) -> Self {
-        InferenceChunk { inner: Chunk::Text { content, token_count } }
+        InferenceChunk {
+            inner: Chunk::Text {
+                content,
+                token_count,
+            },
+        }
     }
 
     /// Generated token ids, with a pair of log probability and alternatives for each.
     #[staticmethod]
     #[pyo3(signature = (token_ids, logprobs=None))]
     fn tokens(token_ids: Vec<u32>, logprobs: Option<Vec<TokenLogprob>>) -> Self {
-        InferenceChunk { inner: Chunk::Tokens { token_ids, logprobs } }
+        InferenceChunk {
+            inner: Chunk::Tokens {
+                token_ids,
+                logprobs,
+            },
+        }
     }
 
     /// The end.
     #[staticmethod]
     fn finish(reason: InferenceFinishReason) -> Self {
-        InferenceChunk { inner: Chunk::Finish(reason.into()) }
+        InferenceChunk {
+            inner: Chunk::Finish(reason.into()),
+        }
     }
 
     #[getter]
@@ -130,7 +155,9 @@ impl InferenceChunk {
     #[getter]
     fn system_fingerprint(&self) -> Option<&str> {
         match &self.inner {
-            Chunk::Ready { system_fingerprint, .. } => system_fingerprint.as_deref(),
+            Chunk::Ready {
+                system_fingerprint, ..
+            } => system_fingerprint.as_deref(),
             _ => None,
         }
     }
@@ -163,14 +190,26 @@ impl MalformedToolCall {
     }
 
     fn __repr__(&self) -> String {
-        let stream::MalformedCall { index, name, reason } = &self.inner;
+        let stream::MalformedCall {
+            index,
+            name,
+            reason,
+        } = &self.inner;
         let index = index.map_or_else(|| "None".to_owned(), |index| index.to_string());
-        format!("MalformedToolCall(index={index}, name={name:?}, reason={:?})", reason.as_str())
+        format!(
+            "MalformedToolCall(index={index}, name={name:?}, reason={:?})",
+            reason.as_str()
+        )
     }
 }
 
 fn malformed(calls: &[stream::MalformedCall]) -> Vec<MalformedToolCall> {
-    calls.iter().map(|call| MalformedToolCall { inner: call.clone() }).collect()
+    calls
+        .iter()
+        .map(|call| MalformedToolCall {
+            inner: call.clone(),
+        })
+        .collect()
 }
 
 macro_rules! generator_class {
@@ -211,7 +250,10 @@ generator_class! {
 #[pymethods]
 impl ResponsesChunkGenerator {
     /// Replaces the namespace and name of full tool names; consumes this generator.
-    fn with_namespace_tool_map(&mut self, map: BTreeMap<String, (String, String)>) -> PyResult<Self> {
+    fn with_namespace_tool_map(
+        &mut self,
+        map: BTreeMap<String, (String, String)>,
+    ) -> PyResult<Self> {
         Ok(Self::from(self.take()?.with_namespace_tool_map(map)))
     }
 
@@ -227,7 +269,12 @@ impl MessagesChunkGenerator {
     #[pyo3(signature = (id, model, thinking_mode, *, compat="default"))]
     fn new(id: String, model: String, thinking_mode: bool, compat: &str) -> PyResult<Self> {
         let compat = compat_of(compat)?;
-        Ok(Self::from(protocol::MessagesChunkGenerator::new(id, model, thinking_mode, compat)))
+        Ok(Self::from(protocol::MessagesChunkGenerator::new(
+            id,
+            model,
+            thinking_mode,
+            compat,
+        )))
     }
 
     /// Replaces the signature of the thinking block; consumes this generator.
@@ -300,7 +347,10 @@ where
     E: pyo3::PyClass + Into<PyClassInitializer<E>>,
 {
     let events = maybe_detached(py, bytes, work).map_err(stream_error)?;
-    let objects = events.into_iter().map(|event| Py::new(py, wrap(event))).collect::<PyResult<Vec<_>>>()?;
+    let objects = events
+        .into_iter()
+        .map(|event| Py::new(py, wrap(event)))
+        .collect::<PyResult<Vec<_>>>()?;
     PyList::new(py, objects)
 }
 
@@ -308,13 +358,31 @@ macro_rules! dispatch {
     ($processor:expr, $py:expr, $bytes:expr, |$inner:ident| $work:expr) => {
         match $processor {
             Processor::Chat($inner) => step::<protocol::ChatCompletionChunkGenerator, _>(
-                $py, $bytes, |event| ChatCompletionChunk { inner: Some(event), bytes: $bytes }, || $work,
+                $py,
+                $bytes,
+                |event| ChatCompletionChunk {
+                    inner: Some(event),
+                    bytes: $bytes,
+                },
+                || $work,
             ),
             Processor::Responses($inner) => step::<protocol::ResponsesChunkGenerator, _>(
-                $py, $bytes, |event| ResponsesStreamEvent { inner: Some(event), bytes: $bytes }, || $work,
+                $py,
+                $bytes,
+                |event| ResponsesStreamEvent {
+                    inner: Some(event),
+                    bytes: $bytes,
+                },
+                || $work,
             ),
             Processor::Messages($inner) => step::<protocol::MessagesChunkGenerator, _>(
-                $py, $bytes, |event| MessagesStreamEvent { inner: Some(event), bytes: $bytes }, || $work,
+                $py,
+                $bytes,
+                |event| MessagesStreamEvent {
+                    inner: Some(event),
+                    bytes: $bytes,
+                },
+                || $work,
             ),
         }
     };
@@ -333,13 +401,19 @@ impl StreamProcessor {
         let tokenizer = tokenizer.map(|tokenizer| tokenizer.inner.clone());
         let inner = if let Ok(generator) = generator.cast::<ChatCompletionChunkGenerator>() {
             let generator = generator.borrow_mut().take()?;
-            Processor::Chat(Box::new(protocol::StreamProcessor::new(generator, options, tokenizer)))
+            Processor::Chat(Box::new(protocol::StreamProcessor::new(
+                generator, options, tokenizer,
+            )))
         } else if let Ok(generator) = generator.cast::<ResponsesChunkGenerator>() {
             let generator = generator.borrow_mut().take()?;
-            Processor::Responses(Box::new(protocol::StreamProcessor::new(generator, options, tokenizer)))
+            Processor::Responses(Box::new(protocol::StreamProcessor::new(
+                generator, options, tokenizer,
+            )))
         } else if let Ok(generator) = generator.cast::<MessagesChunkGenerator>() {
             let generator = generator.borrow_mut().take()?;
-            Processor::Messages(Box::new(protocol::StreamProcessor::new(generator, options, tokenizer)))
+            Processor::Messages(Box::new(protocol::StreamProcessor::new(
+                generator, options, tokenizer,
+            )))
         } else {
             return Err(PyTypeError::new_err("generator must be a chunk generator"));
         };
@@ -367,7 +441,11 @@ impl StreamProcessor {
     }
 
     /// Takes a chunk, gives its events.
-    fn push<'py>(&mut self, py: Python<'py>, chunk: &InferenceChunk) -> PyResult<Bound<'py, PyList>> {
+    fn push<'py>(
+        &mut self,
+        py: Python<'py>,
+        chunk: &InferenceChunk,
+    ) -> PyResult<Bound<'py, PyList>> {
         let chunk = &chunk.inner;
         let bytes = match chunk {
             Chunk::Text { content, .. } => content.len(),
@@ -404,13 +482,26 @@ pub struct ChatCompletionResponse {
 impl ChatCompletionResponse {
     #[new]
     #[allow(unused_variables)]
-    fn new(id: String, model: String, created: u64, prompt_tokens: u64, prompt_cache_hit_tokens: u64) -> Self {
-        ChatCompletionResponse { inner: protocol::ChatCompletionResponse::new(id, model, created) }
+    fn new(
+        id: String,
+        model: String,
+        created: u64,
+        prompt_tokens: u64,
+        prompt_cache_hit_tokens: u64,
+    ) -> Self {
+        ChatCompletionResponse {
+            inner: protocol::ChatCompletionResponse::new(id, model, created),
+        }
     }
 
     /// Folds one chunk in, which cannot be used afterwards.
     fn accumulate(&mut self, chunk: &mut ChatCompletionChunk) -> PyResult<()> {
-        self.inner.accumulate(chunk.inner.take().ok_or_else(|| consumed("protocol chunk"))?);
+        self.inner.accumulate(
+            chunk
+                .inner
+                .take()
+                .ok_or_else(|| consumed("protocol chunk"))?,
+        );
         Ok(())
     }
 
@@ -449,13 +540,26 @@ pub struct ResponsesResponse {
 impl ResponsesResponse {
     #[new]
     #[allow(unused_variables)]
-    fn new(id: String, model: String, created: u64, prompt_tokens: u64, prompt_cache_hit_tokens: u64) -> Self {
-        ResponsesResponse { inner: protocol::ResponsesResponse::new(id, model, created) }
+    fn new(
+        id: String,
+        model: String,
+        created: u64,
+        prompt_tokens: u64,
+        prompt_cache_hit_tokens: u64,
+    ) -> Self {
+        ResponsesResponse {
+            inner: protocol::ResponsesResponse::new(id, model, created),
+        }
     }
 
     /// Folds one event in, which cannot be used afterwards.
     fn accumulate(&mut self, chunk: &mut ResponsesStreamEvent) -> PyResult<()> {
-        self.inner.accumulate(chunk.inner.take().ok_or_else(|| consumed("protocol chunk"))?);
+        self.inner.accumulate(
+            chunk
+                .inner
+                .take()
+                .ok_or_else(|| consumed("protocol chunk"))?,
+        );
         Ok(())
     }
 
@@ -478,7 +582,13 @@ impl ResponsesResponse {
     /// Name of the SSE frame.
     #[staticmethod]
     fn sse_event_name(chunk: &ResponsesStreamEvent) -> PyResult<Option<&'static str>> {
-        Ok(Some(chunk.inner.as_ref().ok_or_else(|| consumed("protocol chunk"))?.name()))
+        Ok(Some(
+            chunk
+                .inner
+                .as_ref()
+                .ok_or_else(|| consumed("protocol chunk"))?
+                .name(),
+        ))
     }
 
     /// Data of the last SSE frame; there is none.
@@ -498,14 +608,30 @@ pub struct MessagesResponse {
 impl MessagesResponse {
     #[new]
     #[allow(unused_variables)]
-    fn new(id: String, model: String, created: u64, prompt_tokens: u64, prompt_cache_hit_tokens: u64) -> Self {
-        let prompt = protocol::PromptUsage { prompt_tokens, prompt_cache_hit_tokens };
-        MessagesResponse { inner: protocol::MessagesResponse::new(id, model, prompt) }
+    fn new(
+        id: String,
+        model: String,
+        created: u64,
+        prompt_tokens: u64,
+        prompt_cache_hit_tokens: u64,
+    ) -> Self {
+        let prompt = protocol::PromptUsage {
+            prompt_tokens,
+            prompt_cache_hit_tokens,
+        };
+        MessagesResponse {
+            inner: protocol::MessagesResponse::new(id, model, prompt),
+        }
     }
 
     /// Folds one event in, which cannot be used afterwards.
     fn accumulate(&mut self, chunk: &mut MessagesStreamEvent) -> PyResult<()> {
-        self.inner.accumulate(chunk.inner.take().ok_or_else(|| consumed("protocol chunk"))?);
+        self.inner.accumulate(
+            chunk
+                .inner
+                .take()
+                .ok_or_else(|| consumed("protocol chunk"))?,
+        );
         Ok(())
     }
 
@@ -523,7 +649,13 @@ impl MessagesResponse {
     /// Name of the SSE frame.
     #[staticmethod]
     fn sse_event_name(chunk: &MessagesStreamEvent) -> PyResult<Option<&'static str>> {
-        Ok(Some(chunk.inner.as_ref().ok_or_else(|| consumed("protocol chunk"))?.name()))
+        Ok(Some(
+            chunk
+                .inner
+                .as_ref()
+                .ok_or_else(|| consumed("protocol chunk"))?
+                .name(),
+        ))
     }
 
     /// Data of the last SSE frame; there is none.

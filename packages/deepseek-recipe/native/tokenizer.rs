@@ -19,8 +19,12 @@ impl Tokenizer {
     fn load(py: Python<'_>, text: &str) -> PyResult<Self> {
         let loaded = py.detach(|| tokenizer::Tokenizer::from_json(text));
         match loaded {
-            Ok(tokenizer) => Ok(Tokenizer { inner: Arc::new(tokenizer) }),
-            Err(error) => Err(PyRuntimeError::new_err(format!("failed to load tokenizer: {error}"))),
+            Ok(tokenizer) => Ok(Tokenizer {
+                inner: Arc::new(tokenizer),
+            }),
+            Err(error) => Err(PyRuntimeError::new_err(format!(
+                "failed to load tokenizer: {error}"
+            ))),
         }
     }
 }
@@ -30,9 +34,14 @@ impl Tokenizer {
     /// Reads a `tokenizer.json`.
     #[staticmethod]
     fn from_file(py: Python<'_>, path: std::path::PathBuf) -> PyResult<Self> {
-        let text = py.detach(|| std::fs::read_to_string(&path)).map_err(|error| {
-            PyRuntimeError::new_err(format!("failed to load tokenizer: {}: {error}", path.display()))
-        })?;
+        let text = py
+            .detach(|| std::fs::read_to_string(&path))
+            .map_err(|error| {
+                PyRuntimeError::new_err(format!(
+                    "failed to load tokenizer: {}: {error}",
+                    path.display()
+                ))
+            })?;
         Self::load(py, &text)
     }
 
@@ -71,7 +80,8 @@ impl Tokenizer {
                 .flat_map(|id| self.inner.token_bytes(*id).unwrap_or_default())
                 .copied()
                 .collect();
-            String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+            String::from_utf8(bytes)
+                .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
         })
     }
 

@@ -24,7 +24,10 @@ pub struct ImageResolver {
 impl ImageResolver {
     #[new]
     fn new(fetcher: Py<PyAny>, preprocessor: Py<PyAny>) -> Self {
-        ImageResolver { fetcher, preprocessor }
+        ImageResolver {
+            fetcher,
+            preprocessor,
+        }
     }
 
     /// The processed images of `sources`, counted against `quota`.
@@ -34,12 +37,15 @@ impl ImageResolver {
         sources: Vec<PyRef<'_, ImageSource>>,
         quota: &mut ImageQuota,
     ) -> PyResult<MultiModalData> {
-        quota.inner.add_images(sources.len()).map_err(|error| quota_error(py, &error))?;
+        quota
+            .inner
+            .add_images(sources.len())
+            .map_err(|error| quota_error(py, &error))?;
         let mut images = Vec::with_capacity(sources.len());
         for (index, source) in sources.iter().enumerate() {
-            let image = self
-                .one(py, source, quota)
-                .map_err(|error| located(py, error, &format!("{}.image[{index}]", source.inner.path)))?;
+            let image = self.one(py, source, quota).map_err(|error| {
+                located(py, error, &format!("{}.image[{index}]", source.inner.path))
+            })?;
             images.push(image);
         }
         Ok(MultiModalData { images })
@@ -47,23 +53,36 @@ impl ImageResolver {
 }
 
 impl ImageResolver {
-    fn one(&self, py: Python<'_>, source: &ImageSource, quota: &mut ImageQuota) -> PyResult<ImageInfo> {
+    fn one(
+        &self,
+        py: Python<'_>,
+        source: &ImageSource,
+        quota: &mut ImageQuota,
+    ) -> PyResult<ImageInfo> {
         let bytes = match &source.inner.data {
             ImageData::Bytes(bytes) => bytes.to_vec(),
             ImageData::DataUrl(url) => {
                 image::decode_data_url(url).map_err(|error| source_error(py, &error))?
             }
-            ImageData::Url(url) => self.fetcher.call_method1(py, "fetch", (&**url,))?.extract(py)?,
+            ImageData::Url(url) => self
+                .fetcher
+                .call_method1(py, "fetch", (&**url,))?
+                .extract(py)?,
         };
         image::check_bytes(&bytes).map_err(|error| source_error(py, &error))?;
-        quota.inner.add_bytes(bytes.len()).map_err(|error| quota_error(py, &error))?;
+        quota
+            .inner
+            .add_bytes(bytes.len())
+            .map_err(|error| quota_error(py, &error))?;
         let options = PreprocessOptions {
             detail: source.inner.detail,
             max_dimension_px: MAX_DIMENSION_PX,
             low_detail_max_dimension_px: LOW_DETAIL_MAX_DIMENSION_PX,
         };
         let arguments = (PyBytes::new(py, &bytes), options);
-        let processed = self.preprocessor.call_method1(py, "preprocess", arguments)?;
+        let processed = self
+            .preprocessor
+            .call_method1(py, "preprocess", arguments)?;
         let processed = processed.bind(py).cast::<ImageInfo>()?;
         Ok(processed.get().clone())
     }
@@ -75,8 +94,14 @@ fn located(py: Python<'_>, error: PyErr, place: &str) -> PyErr {
         return error;
     }
     let value = error.value(py);
-    let kind = value.getattr("kind").and_then(|kind| kind.extract::<String>()).unwrap_or_default();
-    let is_retryable = value.getattr("is_retryable").and_then(|flag| flag.extract()).unwrap_or(false);
+    let kind = value
+        .getattr("kind")
+        .and_then(|kind| kind.extract::<String>())
+        .unwrap_or_default();
+    let is_retryable = value
+        .getattr("is_retryable")
+        .and_then(|flag| flag.extract())
+        .unwrap_or(false);
     let text = value
         .getattr("args")
         .and_then(|arguments| arguments.cast_into::<PyTuple>().map_err(Into::into))
