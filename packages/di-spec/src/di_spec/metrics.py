@@ -64,8 +64,7 @@ class SpecMetrics:
 
         Raises:
             ValueError: If more were accepted than verified, verified than proposed, or proposed
-            than
-                a block has.
+                than a block has.
         """
         proposed, verified = np.asarray(num_proposed, np.int64), np.asarray(num_verified, np.int64)
         accepted, emitted = np.asarray(num_accepted, np.int64), np.asarray(num_emitted, np.int64)
