@@ -5,6 +5,7 @@ references are the fallback on every device and the oracle the faster backends a
 (`python -m di_kernels check`).
 """
 
+from di_kernels import _backends as _backends
 from di_kernels import ops
 from di_kernels.errors import (
     BackendMissingError,
@@ -15,7 +16,16 @@ from di_kernels.errors import (
     UnknownOpError,
     UnsupportedDeviceError,
     UnsupportedDtypeError,
+    UnsupportedLayoutError,
     UnsupportedShapeError,
+    UnsupportedWeightError,
+)
+from di_kernels.fragments import (
+    FragmentWeight,
+    MXFP4FragmentWeight,
+    MXFP8FragmentWeight,
+    mxfp4_to_fragment_order,
+    mxfp8_to_fragment_order,
 )
 from di_kernels.records import RecordPool
 from di_kernels.registry import (
@@ -36,8 +46,11 @@ __version__ = "0.1.0"
 __all__ = [
     "Backend",
     "BackendMissingError",
+    "FragmentWeight",
     "KernelError",
+    "MXFP4FragmentWeight",
     "MXFP4Weight",
+    "MXFP8FragmentWeight",
     "MXFP8Weight",
     "NotDifferentiableError",
     "NotRowInvariantError",
@@ -49,11 +62,15 @@ __all__ = [
     "UnknownOpError",
     "UnsupportedDeviceError",
     "UnsupportedDtypeError",
+    "UnsupportedLayoutError",
     "UnsupportedShapeError",
+    "UnsupportedWeightError",
     "Weight",
     "backends",
     "describe",
     "is_supported",
+    "mxfp4_to_fragment_order",
+    "mxfp8_to_fragment_order",
     "op_names",
     "ops",
     "serving_backend",

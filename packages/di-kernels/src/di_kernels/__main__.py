@@ -1,6 +1,7 @@
-"""`python -m di_kernels check | bench | list`.
+"""`python -m di_kernels check | bench | list | compile`.
 
-Exit codes: 0 good, 1 a check failed, 2 wrong use, 3 the device is not there.
+Exit codes: 0 good, 1 a check or a kernel failed, 2 wrong use, 3 the device or the compiler is not
+there.
 """
 
 from __future__ import annotations
@@ -14,17 +15,27 @@ import torch
 
 from di_kernels.bench import as_record, environment, measure_ceilings, run_bench
 from di_kernels.cases import SIZES
-from di_kernels.check import run_checks
+from di_kernels.check import KERNELS, run_checks
+from di_kernels.errors import BackendMissingError
+from di_kernels.kernel_bench import kernel_ceilings, run_kernel_bench
 from di_kernels.registry import describe, op_names
+from di_kernels.tile.catalogue import kernels
+from di_kernels.tile.gate import run_gate
+from di_kernels.tile.toolchain import ARCHITECTURES
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
     options = _parser().parse_args(arguments)
+    if options.command == "compile":
+        return _compile(options)
     unknown = sorted(set(options.op) - set(op_names()))
     if unknown:
         print(f"unknown op: {', '.join(unknown)}", file=sys.stderr)
         print(f"hint: one of {', '.join(op_names())}", file=sys.stderr)
+        return 2
+    if getattr(options, "shapes", "") == KERNELS and not options.device.startswith("cuda"):
+        print("shapes `kernels` need a GPU: give `--device cuda`", file=sys.stderr)
         return 2
     try:
         torch.empty(0, device=options.device)
@@ -47,10 +58,60 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--op", action="append", default=[], help="this op only; repeatable")
         command.add_argument("--device", default="cpu", help="torch device (default: cpu)")
         command.add_argument(
-            "--shapes", choices=sorted(SIZES), default="small", help="widths (default: small)"
+            "--shapes",
+            choices=[*sorted(SIZES), KERNELS],
+            default="small",
+            help="widths (default: small); kernels: accelerated backends on a GPU",
         )
         command.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    _add_compile(commands)
     return parser
+
+
+def _add_compile(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    text = "every TileLang kernel for every declared architecture, without a GPU"
+    command = commands.add_parser("compile", help=text, description=text)
+    command.add_argument(
+        "--arch", default=",".join(ARCHITECTURES), help="comma separated (default: %(default)s)"
+    )
+    command.add_argument(
+        "--kernel", action="append", default=[], help="this kernel only; repeatable"
+    )
+    command.add_argument("--jobs", type=int, default=1, help="processes at a time (default: 1)")
+    command.add_argument("--json", action="store_true", help="one JSON document on stdout")
+
+
+def _compile(options: argparse.Namespace) -> int:
+    architectures = options.arch.split(",")
+    for kind, given, known in (
+        ("architecture", architectures, ARCHITECTURES),
+        ("kernel", options.kernel, kernels()),
+    ):
+        unknown = sorted(set(given) - set(known))
+        if unknown:
+            print(f"unknown {kind}: {', '.join(unknown)}", file=sys.stderr)
+            print(f"hint: one of {', '.join(known)}", file=sys.stderr)
+            return 2
+    results = []
+    try:
+        for result in run_gate(architectures, names=options.kernel, jobs=options.jobs):
+            results.append(result)
+            if not options.json:
+                print(
+                    f"{result.kernel:32s} {result.architecture:8s} {result.status:10s} "
+                    f"{result.registers:3d} registers {result.spill_bytes:4d} B spilled "
+                    f"{result.shared_bytes:6d} B shared  {result.detail}",
+                    flush=True,
+                )
+    except BackendMissingError as error:
+        print(error, file=sys.stderr)
+        return 3
+    if options.json:
+        print(json.dumps([asdict(result) for result in results], indent=1))
+    failed = sum(result.status == "fail" for result in results)
+    if not options.json:
+        print(f"{len(results)} kernels, {failed} failed")
+    return 1 if failed else 0
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -75,10 +136,14 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _bench(options: argparse.Namespace) -> int:
-    ceilings = measure_ceilings(options.device)
-    results = run_bench(
-        options.device, op_filter=options.op, shapes=options.shapes, ceilings=ceilings
-    )
+    if options.shapes == KERNELS:
+        ceilings = kernel_ceilings(options.device)
+        results = run_kernel_bench(options.device, op_filter=options.op, ceilings=ceilings)
+    else:
+        ceilings = measure_ceilings(options.device)
+        results = run_bench(
+            options.device, op_filter=options.op, shapes=options.shapes, ceilings=ceilings
+        )
     if options.json:
         document = {
             "environment": environment(options.device),

@@ -7,15 +7,22 @@ row invariance must give a row alone the bits it gives it among others.
 
 from __future__ import annotations
 
+import contextlib
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from di_kernels.cases import SIZES, Case, all_cases
+from di_kernels.cases.case import Source
+from di_kernels.cases.kernels import kernel_cases
 from di_kernels.errors import KernelError
-from di_kernels.registry import Backend, backends, use_backend
+from di_kernels.registry import REFERENCE, Backend, backends, use_backend
 from di_kernels.testing import MismatchError, assert_bitwise, assert_close
+
+KERNELS = "kernels"
+"""Name of the shapes that only accelerated backends are checked with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,21 +52,45 @@ def run_checks(
     Args:
         device: Where to run.
         op_filter: Names of ops; empty for all.
-        shapes: `small` or `real`.
+        shapes: `small`, `real`, or `kernels`: the accelerated GPU backends at the release's widths
+            and awkward sizes, without the references.
     """
     for batch_invariant in (False, True):
-        for case in all_cases(SIZES[shapes], device, batch_invariant=batch_invariant):
+        for case in _cases(shapes, device, batch_invariant):
             if op_filter and case.op not in op_filter:
                 continue
             for backend in backends(case.op):
+                if shapes == KERNELS and backend.name == REFERENCE:
+                    continue
                 if batch_invariant and backend.determinism != "row_invariant_on_request":
                     continue  # the same call as before
                 yield _check(case, backend, batch_invariant)
 
 
+def _cases(shapes: str, device: str | torch.device, batch_invariant: bool) -> Iterator[Case]:
+    if shapes != KERNELS:
+        return all_cases(SIZES[shapes], device, batch_invariant=batch_invariant)
+    generator = torch.Generator().manual_seed(0)
+    return kernel_cases(Source(torch.device(device), torch.bfloat16, batch_invariant, generator))
+
+
+@contextlib.contextmanager
+def _poisoned_outputs() -> Iterator[None]:
+    """Fills what `torch.empty` gives with NaN, so that an element nobody writes shows."""
+    before = torch.are_deterministic_algorithms_enabled()
+    warned = torch.is_deterministic_algorithms_warn_only_enabled()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*deterministic")
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        try:
+            yield
+        finally:
+            torch.use_deterministic_algorithms(before, warn_only=warned)
+
+
 def _check(case: Case, backend: Backend[..., object], batch_invariant: bool) -> CheckResult:
     label = f"{case.name}{' batch invariant' if batch_invariant else ''}"
-    with use_backend(backend.name), torch.no_grad():
+    with use_backend(backend.name), torch.no_grad(), _poisoned_outputs():
         try:
             _compare(case)
             if batch_invariant or backend.determinism == "row_invariant":

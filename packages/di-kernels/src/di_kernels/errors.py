@@ -35,3 +35,11 @@ class NotDifferentiableError(KernelError):
 
 class NotRowInvariantError(KernelError):
     """The chosen backend is not batch invariant and the call asks for it."""
+
+
+class UnsupportedWeightError(KernelError):
+    """A weight holds values the chosen layout or backend cannot represent."""
+
+
+class UnsupportedLayoutError(KernelError):
+    """The chosen backend does not serve weights or records laid out like this."""

@@ -28,6 +28,7 @@ from di_kernels.errors import (
     UnknownOpError,
     UnsupportedDeviceError,
     UnsupportedDtypeError,
+    UnsupportedLayoutError,
     UnsupportedShapeError,
 )
 
@@ -93,6 +94,9 @@ class Backend(Generic[P, R]):
         determinism: What is promised about bits.
         is_differentiable: Whether autograd works through it where the mathematics has a gradient.
         requires: Module that must be importable; None for nothing beyond torch and numpy.
+        availability: Says why the backend cannot run here (a missing compiler), None when it can;
+            must be cheap.
+        layouts: Layouts of weights or records served, by the names the op uses; None for all.
         is_verified: False marks an adapter that was never run on its hardware.
         note: One sentence for tables: design, measured times, why it exists.
     """
@@ -106,6 +110,8 @@ class Backend(Generic[P, R]):
     determinism: Determinism = "repeatable"
     is_differentiable: bool = False
     requires: str | None = None
+    availability: Callable[[], str | None] | None = None
+    layouts: tuple[str, ...] | None = None
     is_verified: bool = True
     note: str = ""
 
@@ -119,6 +125,7 @@ class Backend(Generic[P, R]):
         *,
         needs_grad: bool = False,
         row_invariant: bool = False,
+        layout: str | None = None,
     ) -> KernelError | None:
         """Why this backend cannot serve such a call; None when it can."""
         who = f"`{op}` backend `{self.name}`"
@@ -135,9 +142,16 @@ class Backend(Generic[P, R]):
             )
         if self.requires is not None and not _is_importable(self.requires):
             return BackendMissingError(f"{who} needs the module: {self.requires}")
+        missing = self.availability() if self.availability is not None else None
+        if missing is not None:
+            return BackendMissingError(f"{who} cannot run here: {missing}")
         if dtype is not None and dtype not in self.dtypes:
             served = ", ".join(str(served) for served in self.dtypes)
             return UnsupportedDtypeError(f"{who} serves {served}, got: {dtype}")
+        if layout is not None and self.layouts is not None and layout not in self.layouts:
+            return UnsupportedLayoutError(
+                f"{who} serves {' or '.join(self.layouts)}, got: {layout}"
+            )
         broken = [
             f"{rule} (got {sizes[rule.size]})"
             for rule in self.size_rules
@@ -217,13 +231,18 @@ class Op(Generic[P, R]):
         self.backends.insert(0, backend)
 
     def select(
-        self, like: torch.Tensor, row_invariant: bool = False, **sizes: int
+        self,
+        like: torch.Tensor,
+        row_invariant: bool = False,
+        layout: str | None = None,
+        **sizes: int,
     ) -> Callable[P, R]:
         """The implementation that serves a call whose leading tensor is `like`.
 
         Args:
             like: Tensor whose device, dtype and need of a gradient decide.
             row_invariant: Leave out backends that promise no more than repeatability.
+            layout: Layout of the weights or records of the call.
             sizes: Sizes of the call, checked against the backends' size rules.
 
         Raises:
@@ -237,6 +256,7 @@ class Op(Generic[P, R]):
             return self.reference
         needs_grad = like.requires_grad and torch.is_grad_enabled()
         capability = compute_capability_of(like.device)
+        refused: KernelError | None = None
         for backend in self.backends:
             if wanted is not None and backend.name not in (wanted, REFERENCE):
                 continue
@@ -248,20 +268,26 @@ class Op(Generic[P, R]):
                 sizes,
                 needs_grad=needs_grad,
                 row_invariant=row_invariant,
+                layout=layout,
             )
             if refusal is None:
-                return self._announced(backend, like.device.type)
+                return self._announced(backend, like.device.type, refused)
             if backend.name == wanted:
-                raise refusal
+                raise type(refusal)(f"{refusal}\nhint: without `use_backend` another one serves")
+            refused = refused or refusal
         raise UnsupportedDtypeError(
             f"`{self.name}` serves {', '.join(map(str, self.dtypes))}, got: {like.dtype}"
         )
 
-    def _announced(self, backend: Backend[P, R], device_type: str) -> Callable[P, R]:
+    def _announced(
+        self, backend: Backend[P, R], device_type: str, refused: KernelError | None = None
+    ) -> Callable[P, R]:
+        """Logs once who serves, and why the preferred backend does not."""
         key = (backend.name, device_type)
         if key not in self._logged:
             self._logged.add(key)
-            logger.info("%s: %s on %s", self.name, backend.name, device_type)
+            reason = f" ({str(refused).splitlines()[0]})" if refused is not None else ""
+            logger.info("%s: %s on %s%s", self.name, backend.name, device_type, reason)
         return backend.run
 
 

@@ -12,7 +12,7 @@ import torch
 
 from di_kernels.checks import check_shape
 from di_kernels.numerics import cast, wide_dtype, widen
-from di_kernels.records import RecordPool
+from di_kernels.records import RecordPool, record_bytes
 from di_kernels.registry import Op
 
 _KEY_TILE = 64
@@ -63,7 +63,12 @@ def sparse_attention(
         check_shape("selected_slots", selected_slots, (q.shape[0], None))
     num_selected = 0 if selected_slots is None else selected_slots.shape[1]
     run = _SPARSE_ATTENTION.select(
-        q, heads=q.shape[1], head_dim=q.shape[2], window=window_slots.shape[1], k=num_selected
+        q,
+        layout=record_layout(window, selected),
+        heads=q.shape[1],
+        head_dim=q.shape[2],
+        window=window_slots.shape[1],
+        k=num_selected,
     )
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     return run(q, window, window_slots, selected, selected_slots, sink, scale, batch_invariant)
@@ -102,6 +107,23 @@ def sink_attention(
     run = _SINK_ATTENTION.select(q, heads=q.shape[1], head_dim=q.shape[2])
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     return run(q, keys, is_valid, sink, scale, batch_invariant)
+
+
+def record_layout(window: RecordPool, selected: RecordPool | None) -> str:
+    """Name of the layout of both pools, as backends list them."""
+    pools = [window] if selected is None else [window, selected]
+    formats = " + ".join(pool.format for pool in pools)
+    return f"{formats} records" + ("" if all(map(_in_units, pools)) else " not in 16-byte units")
+
+
+def _in_units(pool: RecordPool) -> bool:
+    """Whether every record starts at a multiple of 16 bytes, and unit numbers fit 31 bits."""
+    unit = 16
+    if pool.format == "plain":
+        return False
+    widths = (pool.buffer.shape[1], pool.section_offset, record_bytes(pool.format, pool.head_dim))
+    is_aligned = not any(width % unit for width in widths)
+    return is_aligned and pool.buffer.is_contiguous() and pool.buffer.nbytes // unit < 1 << 31
 
 
 # --- Reference ---

@@ -12,6 +12,7 @@ import torch
 
 from di_kernels.checks import check_shape
 from di_kernels.formats import E4M3_MAX, MXFP8_FLOOR, mxfp4_encode, power_of_two_scale, ue8m0_encode
+from di_kernels.fragments import FragmentWeight, MXFP8FragmentWeight, layout_of
 from di_kernels.matmul import matmul_rows
 from di_kernels.numerics import cast, widen
 from di_kernels.ops.quantize import mxfp8_fake_quantize
@@ -21,7 +22,7 @@ from di_kernels.weights import MXFP8_TILE, MXFP4Weight, MXFP8Weight, Weight
 
 def linear(
     x: torch.Tensor,
-    weight: Weight,
+    weight: Weight | FragmentWeight,
     *,
     quantize_input: bool = False,
     out_dtype: torch.dtype | None = None,
@@ -50,13 +51,15 @@ def linear(
         TypeError: A dtype that is not served.
     """
     check_shape("weight", weight, (None, x.shape[-1]))
-    run = _linear_op(weight).select(x, size=x.shape[-1], out_size=weight.shape[0])
+    run = _linear_op(weight).select(
+        x, layout=layout_of(weight), size=x.shape[-1], out_size=weight.shape[0]
+    )
     return run(x, weight, quantize_input, out_dtype or x.dtype, batch_invariant)
 
 
 def grouped_linear(
     x: torch.Tensor,
-    weight: torch.Tensor | MXFP8Weight,
+    weight: torch.Tensor | MXFP8Weight | MXFP8FragmentWeight,
     *,
     out_dtype: torch.dtype | None = None,
     batch_invariant: bool = False,
@@ -84,7 +87,13 @@ def grouped_linear(
             f"got: {weight.shape[0]}"
         )
     check_shape("weight", weight, (None, size) if len(weight.shape) == 2 else (groups, None, size))
-    run = _GROUPED_LINEAR.select(x, size=size, groups=groups)
+    run = _GROUPED_LINEAR.select(
+        x,
+        layout=layout_of(weight),
+        size=size,
+        groups=groups,
+        out_size=weight.shape[0] // groups if len(weight.shape) == 2 else weight.shape[1],
+    )
     return run(x, weight, out_dtype or x.dtype, batch_invariant)
 
 
@@ -133,7 +142,7 @@ def mxfp4_weight_quantize(weight: torch.Tensor) -> MXFP4Weight:
 
 def _linear(
     x: torch.Tensor,
-    weight: Weight,
+    weight: Weight | FragmentWeight,
     quantize_input: bool,
     out_dtype: torch.dtype,
     batch_invariant: bool,
@@ -161,15 +170,18 @@ def _promoted(first: torch.dtype, *others: torch.dtype) -> torch.dtype:
     return first
 
 
-def _linear_op(weight: Weight) -> Op[[torch.Tensor, Weight, bool, torch.dtype, bool], torch.Tensor]:
+def _linear_op(
+    weight: Weight | FragmentWeight,
+) -> Op[[torch.Tensor, Weight | FragmentWeight, bool, torch.dtype, bool], torch.Tensor]:
     if isinstance(weight, torch.Tensor):
         return _LINEAR
-    return _MXFP8_LINEAR if isinstance(weight, MXFP8Weight) else _MXFP4_LINEAR
+    is_mxfp8 = isinstance(weight, MXFP8Weight | MXFP8FragmentWeight)
+    return _MXFP8_LINEAR if is_mxfp8 else _MXFP4_LINEAR
 
 
 def _grouped_linear(
     x: torch.Tensor,
-    weight: torch.Tensor | MXFP8Weight,
+    weight: torch.Tensor | MXFP8Weight | MXFP8FragmentWeight,
     out_dtype: torch.dtype,
     batch_invariant: bool,
 ) -> torch.Tensor:

@@ -1,0 +1,447 @@
+# mypy: ignore-errors
+# ruff: noqa: ANN001, ANN202
+# (TileLang parses the kernels below as its own language.)
+"""Sparse attention over packed records: window entries and selected entries of every row.
+
+a[k] = scale * q . key[k]; out = sum of exp(a[k]) * key[k] / (sum of exp(a[k]) + exp(sink)), for 64
+heads of 512 channels that share one key vector per entry (DeepSeek-V4.1 reference
+`inference/model.py`). Exponentials are rounded to bfloat16 before the value product, their sum is
+not.
+
+One thread block works on one row and one part of its keys, in tiles of 64. Warp group 0 multiplies
+queries and keys, takes the softmax and the left half of the value product, warp group 1 the right
+half, warp group 2 gathers records and turns them into two bfloat16 key tiles in shared memory.
+Parts are merged by `merge_parts` in their order, so equal calls give equal bits.
+
+| record | units of 16 bytes | contents |
+|---|---|---|
+| `mxfp8` (528 bytes) | 0 .. 31, 32 | 512 e4m3 codes, 16 UE8M0 scales |
+| `nvfp4` (288 bytes) | 0 .. 15, 16 .. 17 | 512 e2m1 codes, 32 e4m3 scales |
+
+A pool is seen as units of 16 bytes; slot n starts at unit n // entries * block_stride +
+section_offset + n % entries * record. sm_90a alone: the roles need its barriers and wgmma.
+"""
+
+import tilelang.language as T
+
+from di_kernels.tile.cuda_source import COMMON, RECORDS
+
+HEADS, DIM, TILE = 64, 512, 64
+MAX_KEYS = 1024
+RECORD_UNITS = {"mxfp8": 33, "nvfp4": 18}
+_PRODUCERS = 128
+_LOG2_E = 1.4426950408889634
+_KEY_SCALE = 65536.0
+_LARGE = 1e30
+
+
+def _record_macros(selected_format: str):
+    """Gathers and conversions of a tile, piece by piece.
+
+    The next piece's records are in registers before the current one is converted. A warp takes 8
+    keys x 4 chunks, so that its stores hit 8 swizzled places; `mxfp8` tiles are 4 pieces of 16
+    keys, `nvfp4` tiles 2 of 32.
+    """
+
+    @T.macro
+    def load_nvfp4(units, starts, codes, scales, tile, piece, tx):
+        for u in T.unroll(4):
+            scales[u] = T.uint32(0)
+            for v in T.vectorized(4):
+                codes[u * 4 + v] = T.uint32(0)
+        start = starts[tile * TILE + piece * 32 + (tx - 256) // 32 * 8 + tx % 8]
+        if start >= 0:
+            for u in T.unroll(4):
+                for v in T.vectorized(4):
+                    codes[u * 4 + v] = units[start + u * 4 + tx % 32 // 8, v]
+                scales[u] = units[start + 16 + u // 2, u % 2 * 2 + tx % 32 // 16]
+
+    @T.macro
+    def store_nvfp4(codes, scales, keys_s, values, buffer, piece, tx):
+        for u in T.unroll(4):
+            T.call_extern(
+                "handle",
+                "di_unpack_nvfp4_record",
+                T.access_ptr(codes[u * 4], "r", 4),
+                scales[u],
+                tx // 8 % 2,
+                T.access_ptr(values, "w"),
+            )
+            for part in T.unroll(4):
+                for v in T.vectorized(8):
+                    keys_s[
+                        buffer,
+                        piece * 32 + (tx - 256) // 32 * 8 + tx % 8,
+                        (u * 4 + tx % 32 // 8) * 32 + part * 8 + v,
+                    ] = values[part * 8 + v]
+
+    @T.macro
+    def load_mxfp8(units, starts, codes, scales, tile, piece, tx):
+        for u in T.unroll(4):
+            scales[u] = T.uint32(0)
+            for v in T.vectorized(4):
+                codes[u * 4 + v] = T.uint32(0)
+        start = starts[tile * TILE + piece * 16 + (tx - 256) // 32 % 2 * 8 + tx % 8]
+        if start >= 0:
+            for u in T.unroll(4):
+                for v in T.vectorized(4):
+                    codes[u * 4 + v] = units[
+                        start + (tx - 256) // 64 * 16 + u * 4 + tx % 32 // 8, v
+                    ]
+                scales[u] = units[start + 32, (tx - 256) // 64 * 2 + u // 2]
+
+    @T.macro
+    def store_mxfp8(codes, scales, keys_s, values, buffer, piece, tx):
+        for u in T.unroll(4):
+            T.call_extern(
+                "handle",
+                "di_unpack_mxfp8_record",
+                T.access_ptr(codes[u * 4], "r", 4),
+                scales[u],
+                u % 2 * 2 + tx % 32 // 16,
+                T.access_ptr(values, "w"),
+            )
+            for part in T.unroll(2):
+                for v in T.vectorized(8):
+                    keys_s[
+                        buffer,
+                        piece * 16 + (tx - 256) // 32 % 2 * 8 + tx % 8,
+                        ((tx - 256) // 64 * 16 + u * 4 + tx % 32 // 8) * 16 + part * 8 + v,
+                    ] = values[part * 8 + v]
+
+    @T.macro
+    def load_first(window, selected, starts, codes, scales, tile, span, tx):
+        if tile < span[2]:
+            if span[1] + tile < span[0]:
+                load_mxfp8(window, starts, codes, scales, tile, 0, tx)
+            elif selected_format == "mxfp8":
+                load_mxfp8(selected, starts, codes, scales, tile, 0, tx)
+            else:
+                load_nvfp4(selected, starts, codes, scales, tile, 0, tx)
+
+    return load_first, load_nvfp4, store_nvfp4, load_mxfp8, store_mxfp8
+
+
+def sparse_attention(selected_format: str, *, is_split: bool) -> object:
+    """Attention of one row and one part of its keys per thread block.
+
+    Args:
+        selected_format: Record format of the selected entries; window entries are `mxfp8`.
+        is_split: Give unnormalised float32 sums of every part instead of the result.
+    """
+    num_rows, window_columns, selected_columns = T.dynamic(
+        "num_rows, window_columns, selected_columns"
+    )
+    window_units, selected_units = T.dynamic("window_units, selected_units")
+    num_parts, part_rows = T.dynamic("num_parts, part_rows")  # part_rows: num_rows if split
+    load_first, load_nvfp4, store_nvfp4, load_mxfp8, store_mxfp8 = _record_macros(selected_format)
+    selected_record = RECORD_UNITS[selected_format]
+    half = DIM // 2
+
+    @T.prim_func
+    def kernel(
+        q: T.Tensor((num_rows, HEADS, DIM), "bfloat16"),
+        window: T.Tensor((window_units, 4), "uint32"),
+        selected: T.Tensor((selected_units, 4), "uint32"),
+        window_slots: T.Tensor((num_rows, window_columns), "int32"),
+        selected_slots: T.Tensor((num_rows, selected_columns), "int32"),
+        sink: T.Tensor((HEADS,), "float32"),
+        scale: T.float32,
+        part_tiles: T.int32,
+        window_width: T.int32,
+        selected_width: T.int32,
+        window_entries: T.int32,
+        window_stride: T.int32,
+        window_offset: T.int32,
+        selected_entries: T.int32,
+        selected_stride: T.int32,
+        selected_offset: T.int32,
+        out: T.Tensor((num_rows, HEADS, DIM), "bfloat16"),
+        part_sum: T.Tensor((num_parts, part_rows, HEADS, DIM), "float32"),
+        part_peak: T.Tensor((num_parts, part_rows, HEADS), "float32"),
+        part_total: T.Tensor((num_parts, part_rows, HEADS), "float32"),
+    ):
+        with T.Kernel(num_parts, num_rows, threads=256 + _PRODUCERS) as (part, row):
+            T.import_source(COMMON + RECORDS)
+            q_s = T.alloc_shared((HEADS, DIM), "bfloat16")
+            keys_s = T.alloc_shared((2, TILE, DIM), "bfloat16")
+            powers_s = T.alloc_shared((HEADS, TILE), "bfloat16")
+            starts = T.alloc_shared((MAX_KEYS,), "int32", scope="shared")
+            alpha_s = T.alloc_shared((HEADS,), "float32", scope="shared")
+            inverse_s = T.alloc_shared((HEADS,), "float32", scope="shared")
+            left = T.alloc_fragment((HEADS, half), "float32")
+            right = T.alloc_fragment((HEADS, half), "float32")
+            scores = T.alloc_fragment((HEADS, TILE), "float32")
+            total = T.alloc_fragment((HEADS,), "float32")
+            tile_total = T.alloc_fragment((HEADS,), "float32")
+            peak = T.alloc_fragment((HEADS,), "float32")
+            last_peak = T.alloc_fragment((HEADS,), "float32")
+            alpha = T.alloc_fragment((HEADS,), "float32")
+            codes_a = T.alloc_local((16,), "uint32")
+            scales_a = T.alloc_local((4,), "uint32")
+            codes_b = T.alloc_local((16,), "uint32")
+            scales_b = T.alloc_local((4,), "uint32")
+            values = T.alloc_local((32,), "bfloat16")
+            eight = T.alloc_local((8,), "bfloat16")
+            reordered = T.alloc_local((8,), "bfloat16")
+            q_values = T.alloc_local((16 * 8,), "bfloat16")
+            keys_ready = T.alloc_barrier(arrive_count=[_PRODUCERS] * 2)
+            keys_free = T.alloc_barrier(arrive_count=[256] * 2)
+            powers_ready = T.alloc_barrier(arrive_count=256)
+            powers_free = T.alloc_barrier(arrive_count=256)
+            tx = T.get_thread_binding()
+            span = T.alloc_local((3,), "int32")
+            slot = T.alloc_local((1,), "int32")
+            found = T.alloc_local((1,), "int32")
+            span[0] = T.ceildiv(window_width, TILE)
+            span[1] = part * part_tiles
+            span[2] = T.min(part_tiles, span[0] + T.ceildiv(selected_width, TILE) - span[1])
+            factor = scale * T.float32(_LOG2_E * _KEY_SCALE)
+
+            # Queries come through the threads that multiply, places of records through those that
+            # gather: two latencies side by side.
+            if tx < 256:
+                for step in T.unroll(16):
+                    for v in T.vectorized(8):
+                        q_values[step * 8 + v] = q[row, step * 4 + tx // 64, tx % 64 * 8 + v]
+                for step in T.unroll(16):
+                    T.call_extern(
+                        "handle",
+                        "di_interleave_halves",
+                        T.access_ptr(q_values[step * 8], "r", 8),
+                        T.access_ptr(reordered, "w"),
+                    )
+                    for v in T.vectorized(8):
+                        q_s[step * 4 + tx // 64, tx % 64 * 8 + v] = reordered[v]
+                T.fence_proxy_async()
+            else:
+                for step in T.serial(T.ceildiv(span[2] * TILE, _PRODUCERS)):
+                    if step * _PRODUCERS + tx - 256 < span[2] * TILE:
+                        key = span[1] * TILE + step * _PRODUCERS + tx - 256
+                        found[0] = -1
+                        if key < span[0] * TILE:
+                            if key < window_width:
+                                slot[0] = window_slots[row, key]
+                                if slot[0] >= 0:
+                                    found[0] = (
+                                        slot[0] // window_entries * window_stride
+                                        + window_offset
+                                        + slot[0] % window_entries * RECORD_UNITS["mxfp8"]
+                                    )
+                        else:
+                            if key - span[0] * TILE < selected_width:
+                                slot[0] = selected_slots[row, key - span[0] * TILE]
+                                if slot[0] >= 0:
+                                    found[0] = (
+                                        slot[0] // selected_entries * selected_stride
+                                        + selected_offset
+                                        + slot[0] % selected_entries * selected_record
+                                    )
+                        starts[step * _PRODUCERS + tx - 256] = found[0]
+            T.sync_threads()
+
+            if tx < 128:
+                T.set_max_nreg(240, 1)
+                T.fill(total, 0)
+                T.fill(peak, -(2.0**30))
+                T.fill(left, 0)
+                for i in T.serial(span[2]):
+                    T.barrier_wait(keys_ready[i % 2], (i // 2) & 1)
+                    for h, b in T.Parallel(HEADS, TILE):
+                        scores[h, b] = T.if_then_else(
+                            starts[i * TILE + b] >= 0, 0, -T.infinity("float32")
+                        )
+                    T.wgmma_gemm(q_s, keys_s[i % 2, :, :], scores, transpose_B=True)
+                    T.wait_wgmma(0)
+                    if i != 0:
+                        T.barrier_arrive(powers_free)
+                        T.barrier_wait(powers_free, (i & 1) ^ 1)
+                    T.copy(peak, last_peak)
+                    T.reduce_max(scores, peak, dim=1, clear=False)
+                    for h in T.Parallel(HEADS):
+                        peak[h] = T.max(peak[h], last_peak[h])
+                    for h in T.Parallel(HEADS):
+                        alpha[h] = T.exp2((last_peak[h] - peak[h]) * factor)
+                    for h, b in T.Parallel(HEADS, TILE):
+                        scores[h, b] = T.exp2(scores[h, b] * factor - peak[h] * factor)
+                    T.reduce_sum(scores, tile_total, dim=1)
+                    for h in T.Parallel(HEADS):
+                        total[h] = total[h] * alpha[h] + tile_total[h]
+                    for h, c in T.Parallel(HEADS, half):
+                        left[h, c] *= alpha[h]
+                    T.copy(alpha, alpha_s)
+                    T.copy(scores, powers_s)
+                    T.fence_proxy_async()
+                    T.barrier_arrive(powers_ready)
+                    T.barrier_wait(powers_ready, i & 1)
+                    T.gemm(powers_s, keys_s[i % 2, :, :half], left)
+                    T.barrier_arrive(keys_free[i % 2])
+                if is_split:
+                    for h, c in T.Parallel(HEADS, half):
+                        part_sum[part, row, h, c] = left[h, c] * T.float32(_KEY_SCALE)
+                    for h in T.Parallel(HEADS):
+                        part_peak[part, row, h] = peak[h] * factor
+                    for h in T.Parallel(HEADS):
+                        part_total[part, row, h] = total[h]
+                    T.barrier_arrive(powers_free)
+                else:
+                    for h in T.Parallel(HEADS):
+                        total[h] = T.if_then_else(
+                            total[h] > 0,
+                            T.float32(_KEY_SCALE)
+                            / (
+                                total[h]
+                                + T.exp2(
+                                    T.max(T.min(sink[h], T.float32(_LARGE)), T.float32(-_LARGE))
+                                    * T.float32(_LOG2_E)
+                                    - peak[h] * factor
+                                )
+                            ),
+                            0,
+                        )
+                    T.copy(total, inverse_s)
+                    T.barrier_arrive(powers_free)
+                    for h, c in T.Parallel(HEADS, half):
+                        left[h, c] *= total[h]
+                    T.copy(left, q_s[:, :half])
+                    for step in T.unroll(16):
+                        for v in T.vectorized(8):
+                            eight[v] = q_s[step * 4 + tx // 32, tx % 32 * 8 + v]
+                        T.call_extern(
+                            "handle",
+                            "di_separate_halves",
+                            T.access_ptr(eight, "r"),
+                            T.access_ptr(reordered, "w"),
+                        )
+                        for v in T.vectorized(8):
+                            out[row, step * 4 + tx // 32, tx % 32 * 8 + v] = reordered[v]
+            elif tx < 256:
+                T.set_max_nreg(168, 1)
+                T.fill(right, 0)
+                for i in T.serial(span[2]):
+                    T.barrier_arrive(powers_ready)
+                    T.barrier_wait(powers_ready, i & 1)
+                    for h, c in T.Parallel(HEADS, half):
+                        right[h, c] *= alpha_s[h]
+                    T.gemm(powers_s, keys_s[i % 2, :, half:], right)
+                    T.barrier_arrive(keys_free[i % 2])
+                    if i != span[2] - 1:
+                        T.barrier_arrive(powers_free)
+                T.barrier_arrive(powers_free)
+                T.barrier_wait(powers_free, (span[2] - 1) & 1)
+                if is_split:
+                    for h, c in T.Parallel(HEADS, half):
+                        part_sum[part, row, h, half + c] = right[h, c] * T.float32(_KEY_SCALE)
+                else:
+                    for h, c in T.Parallel(HEADS, half):
+                        right[h, c] *= inverse_s[h]
+                    T.copy(right, q_s[:, half:])
+                    for step in T.unroll(16):
+                        for v in T.vectorized(8):
+                            eight[v] = q_s[step * 4 + (tx - 128) // 32, half + tx % 32 * 8 + v]
+                        T.call_extern(
+                            "handle",
+                            "di_separate_halves",
+                            T.access_ptr(eight, "r"),
+                            T.access_ptr(reordered, "w"),
+                        )
+                        for v in T.vectorized(8):
+                            out[row, step * 4 + (tx - 128) // 32, half + tx % 32 * 8 + v] = (
+                                reordered[v]
+                            )
+            else:
+                T.set_max_nreg(96, 0)
+                load_first(window, selected, starts, codes_a, scales_a, 0, span, tx)
+                for i in T.serial(span[2]):
+                    if span[1] + i < span[0]:
+                        load_mxfp8(window, starts, codes_b, scales_b, i, 1, tx)
+                        T.barrier_wait(keys_free[i % 2], ((i // 2) & 1) ^ 1)
+                        store_mxfp8(codes_a, scales_a, keys_s, values, i % 2, 0, tx)
+                        load_mxfp8(window, starts, codes_a, scales_a, i, 2, tx)
+                        store_mxfp8(codes_b, scales_b, keys_s, values, i % 2, 1, tx)
+                        load_mxfp8(window, starts, codes_b, scales_b, i, 3, tx)
+                        store_mxfp8(codes_a, scales_a, keys_s, values, i % 2, 2, tx)
+                        load_first(window, selected, starts, codes_a, scales_a, i + 1, span, tx)
+                        store_mxfp8(codes_b, scales_b, keys_s, values, i % 2, 3, tx)
+                    elif selected_format == "mxfp8":
+                        load_mxfp8(selected, starts, codes_b, scales_b, i, 1, tx)
+                        T.barrier_wait(keys_free[i % 2], ((i // 2) & 1) ^ 1)
+                        store_mxfp8(codes_a, scales_a, keys_s, values, i % 2, 0, tx)
+                        load_mxfp8(selected, starts, codes_a, scales_a, i, 2, tx)
+                        store_mxfp8(codes_b, scales_b, keys_s, values, i % 2, 1, tx)
+                        load_mxfp8(selected, starts, codes_b, scales_b, i, 3, tx)
+                        store_mxfp8(codes_a, scales_a, keys_s, values, i % 2, 2, tx)
+                        load_first(window, selected, starts, codes_a, scales_a, i + 1, span, tx)
+                        store_mxfp8(codes_b, scales_b, keys_s, values, i % 2, 3, tx)
+                    else:
+                        load_nvfp4(selected, starts, codes_b, scales_b, i, 1, tx)
+                        T.barrier_wait(keys_free[i % 2], ((i // 2) & 1) ^ 1)
+                        store_nvfp4(codes_a, scales_a, keys_s, values, i % 2, 0, tx)
+                        load_first(window, selected, starts, codes_a, scales_a, i + 1, span, tx)
+                        store_nvfp4(codes_b, scales_b, keys_s, values, i % 2, 1, tx)
+                    T.fence_proxy_async()
+                    T.barrier_arrive(keys_ready[i % 2])
+
+    return kernel
+
+
+def merge_parts() -> object:
+    """Sum of the parts of every row and head in their order, with the sink, as bfloat16."""
+    num_rows, num_parts = T.dynamic("num_rows, num_parts")
+
+    @T.prim_func
+    def kernel(
+        part_sum: T.Tensor((num_parts, num_rows, HEADS, DIM), "float32"),
+        part_peak: T.Tensor((num_parts, num_rows, HEADS), "float32"),
+        part_total: T.Tensor((num_parts, num_rows, HEADS), "float32"),
+        sink: T.Tensor((HEADS,), "float32"),
+        out: T.Tensor((num_rows, HEADS, DIM), "bfloat16"),
+    ):
+        with T.Kernel(HEADS // 2, num_rows, threads=128) as (pair, row):
+            T.import_source(COMMON + RECORDS)
+            tx = T.get_thread_binding()
+            head = pair * 2 + tx // 64
+            sums = T.alloc_local((8,), "float32")
+            part_values = T.alloc_local((8,), "float32")
+            rounded = T.alloc_local((8,), "bfloat16")
+            ordered = T.alloc_local((8,), "bfloat16")
+            state = T.alloc_local((3,), "float32")
+            state[0] = -T.float32(3e38)
+            for part in T.serial(num_parts):
+                if part_total[part, row, head] > 0:
+                    state[0] = T.max(state[0], part_peak[part, row, head])
+            state[1] = 0
+            for v in T.unroll(8):
+                sums[v] = 0
+            for part in T.serial(num_parts):
+                if part_total[part, row, head] > 0:
+                    state[2] = T.exp2(part_peak[part, row, head] - state[0])
+                    state[1] += state[2] * part_total[part, row, head]
+                    for u in T.unroll(2):
+                        for v in T.vectorized(4):
+                            part_values[u * 4 + v] = part_sum[
+                                part, row, head, tx % 64 * 8 + u * 4 + v
+                            ]
+                    for v in T.unroll(8):
+                        sums[v] += state[2] * part_values[v]
+            if state[1] > 0:
+                state[1] = 1 / (
+                    state[1]
+                    + T.exp2(
+                        T.max(T.min(sink[head], T.float32(_LARGE)), T.float32(-_LARGE))
+                        * T.float32(_LOG2_E)
+                        - state[0]
+                    )
+                )
+            for v in T.unroll(8):
+                rounded[v] = T.cast(sums[v] * state[1], "bfloat16")
+            T.call_extern(
+                "handle",
+                "di_separate_halves",
+                T.access_ptr(rounded, "r"),
+                T.access_ptr(ordered, "w"),
+            )
+            for v in T.vectorized(8):
+                out[row, head, tx % 64 * 8 + v] = ordered[v]
+
+    return kernel

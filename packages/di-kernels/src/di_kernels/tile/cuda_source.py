@@ -1,0 +1,156 @@
+"""CUDA helpers that the TileLang kernels call: bit tricks no tile language expresses.
+
+Every trick rests on one fact: the bits of an e2m1 or e4m3 code, placed where bfloat16 has its sign,
+low exponent bits and high mantissa bits, read as the value times 2^-126 (e2m1) or 2^-120 (e4m3),
+subnormal codes included. The multiplication that takes this factor back applies the block's scale
+too, so a scale costs nothing. Left shifts are multiplications by constants from constant memory:
+the compiler cannot turn them back into shifts, and they run on another pipe than the masks.
+"""
+
+COMMON = r"""
+#include <cuda_bf16.h>
+__constant__ unsigned di_shift_left[5] = {2u, 4u, 8u, 16u, 64u};
+
+// Product of bfloat16 pairs, rounded to nearest. Below sm_90 there is only the fused form; adding
+// -0.0 changes no product.
+__device__ __forceinline__ unsigned di_multiply_pair(unsigned a, unsigned b) {
+  unsigned result;
+#if __CUDA_ARCH__ >= 900
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
+#else
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(b), "r"(0x80008000u));
+#endif
+  return result;
+}
+
+template <typename Value>
+__device__ __forceinline__ Value di_at(const Value* values, int index) { return values[index]; }
+
+template <typename Value>
+__device__ __forceinline__ void di_put(Value* values, int index, Value value) {
+  values[index] = value;
+}
+"""
+
+WEIGHTS = r"""
+// Four words of a 64 x 64 block of e2m1 codes in fragment order: 32 bfloat16 values of a thread.
+// `scales`: bytes (group 0 row g, group 0 row g + 8, group 1 row g, group 1 row g + 8), plus 126.
+template <typename Value>
+__device__ __forceinline__ void di_unpack_mxfp4(const unsigned* codes, unsigned scales,
+                                                Value* values) {
+  unsigned* out = reinterpret_cast<unsigned*>(values);
+#pragma unroll
+  for (int group = 0; group < 2; ++group) {
+    const unsigned upper = __byte_perm(scales, 0, group ? 0x4242 : 0x4040) << 7;
+    const unsigned lower = __byte_perm(scales, 0, group ? 0x4343 : 0x4141) << 7;
+#pragma unroll
+    for (int step = 2 * group; step < 2 * group + 2; ++step) {
+      const unsigned word = codes[step];
+      unsigned* pair = out + 4 * step;
+      pair[0] = di_multiply_pair(word & 0x81C081C0u, upper);
+      pair[1] = di_multiply_pair(((word * di_shift_left[2]) & 0x01C001C0u) |
+                                 ((word * di_shift_left[0]) & 0x80008000u), lower);
+      pair[2] = di_multiply_pair((word * di_shift_left[4]) & 0x81C081C0u, upper);
+      pair[3] = di_multiply_pair(((word >> 4) & 0x01C001C0u) |
+                                 ((word * di_shift_left[1]) & 0x80008000u), lower);
+    }
+  }
+}
+
+// Eight words of a block of e4m3 codes. `scales`: bfloat16 multipliers of both groups of columns.
+template <typename Value>
+__device__ __forceinline__ void di_unpack_mxfp8(const unsigned* codes, unsigned scales,
+                                                Value* values) {
+  unsigned* out = reinterpret_cast<unsigned*>(values);
+#pragma unroll
+  for (int group = 0; group < 2; ++group) {
+    const unsigned scale = __byte_perm(scales, 0, group ? 0x3232 : 0x1010);
+#pragma unroll
+    for (int index = 4 * group; index < 4 * group + 4; ++index) {
+      const unsigned word = codes[index];
+      out[2 * index] = di_multiply_pair(word & 0x87F087F0u, scale);
+      out[2 * index + 1] = di_multiply_pair(((word * di_shift_left[0]) & 0x80008000u) |
+                                            ((word >> 3) & 0x07000700u) |
+                                            ((word * di_shift_left[3]) & 0x00F000F0u), scale);
+    }
+  }
+}
+
+// Clamped SwiGLU of two projections rounded to bfloat16, times the routing weight.
+__device__ __forceinline__ float di_swiglu(float gate, float up, float limit, float weight) {
+  gate = fminf(__bfloat162float(__float2bfloat16(gate)), limit);
+  up = fminf(fmaxf(__bfloat162float(__float2bfloat16(up)), -limit), limit);
+  return gate / (1.0f + expf(-gate)) * up * weight;
+}
+"""
+
+RECORDS = r"""
+// Records become bfloat16 keys times 2^-16: the factor that takes the raw bits back would overflow
+// for e4m3 scales of 4 and more. Inside every 8 channels the order is 0 4 1 5 2 6 3 7.
+
+// 32 e2m1 codes and two e4m3 scales (half `half` of `scales`).
+template <typename Value>
+__device__ __forceinline__ void di_unpack_nvfp4_record(const unsigned* codes, unsigned scales,
+                                                       int half, Value* values) {
+  const unsigned short bytes = static_cast<unsigned short>(half ? scales >> 16 : scales);
+  unsigned halves, multiplier[2];
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(bytes));
+  float low, high;
+  asm("{.reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}"
+      : "=f"(low), "=f"(high) : "r"(halves));
+  low *= 0x1p110f;
+  high *= 0x1p110f;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %1;" : "=r"(multiplier[0]) : "f"(low));
+  asm("cvt.rn.bf16x2.f32 %0, %1, %1;" : "=r"(multiplier[1]) : "f"(high));
+  unsigned* out = reinterpret_cast<unsigned*>(values);
+#pragma unroll
+  for (int index = 0; index < 4; ++index) {
+    const unsigned word = codes[index], scale = multiplier[index / 2];
+    out[4 * index] = di_multiply_pair(((word << 6) & 0x01C001C0u) | ((word << 12) & 0x80008000u),
+                                      scale);
+    out[4 * index + 1] = di_multiply_pair(((word << 2) & 0x01C001C0u) |
+                                          ((word << 8) & 0x80008000u), scale);
+    out[4 * index + 2] = di_multiply_pair(((word >> 2) & 0x01C001C0u) |
+                                          ((word << 4) & 0x80008000u), scale);
+    out[4 * index + 3] = di_multiply_pair(((word >> 6) & 0x01C001C0u) | (word & 0x80008000u),
+                                          scale);
+  }
+}
+
+// 16 e4m3 codes and the UE8M0 byte `byte` of `scales`.
+template <typename Value>
+__device__ __forceinline__ void di_unpack_mxfp8_record(const unsigned* codes, unsigned scales,
+                                                       int byte, Value* values) {
+  const unsigned exponent = ((scales >> (8 * byte)) & 0xFF) + 104;
+  const unsigned scale = (exponent << 7) | (exponent << 23);
+  unsigned* out = reinterpret_cast<unsigned*>(values);
+#pragma unroll
+  for (int index = 0; index < 2; ++index) {
+    const unsigned first = codes[2 * index], second = codes[2 * index + 1];
+#pragma unroll
+    for (int channel = 0; channel < 4; ++channel) {
+      const unsigned pair = __byte_perm(first, second, (channel << 4) | ((channel + 4) << 12));
+      out[4 * index + channel] = di_multiply_pair(
+          (pair & 0x80008000u) | ((pair >> 4) & 0x07F007F0u), scale);
+    }
+  }
+}
+
+// Eight bfloat16 values from natural order to the order of the keys, and back.
+template <typename Value>
+__device__ __forceinline__ void di_interleave_halves(const Value* in, Value* out) {
+#pragma unroll
+  for (int channel = 0; channel < 4; ++channel) {
+    out[2 * channel] = in[channel];
+    out[2 * channel + 1] = in[channel + 4];
+  }
+}
+template <typename Value>
+__device__ __forceinline__ void di_separate_halves(const Value* in, Value* out) {
+#pragma unroll
+  for (int channel = 0; channel < 4; ++channel) {
+    out[channel] = in[2 * channel];
+    out[channel + 4] = in[2 * channel + 1];
+  }
+}
+"""

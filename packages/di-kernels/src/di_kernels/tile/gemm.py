@@ -1,0 +1,347 @@
+# mypy: ignore-errors
+# ruff: noqa: ANN001, ANN202
+# (TileLang parses the kernels below as its own language.)
+"""Products with weights in fragment order: routed experts, linears and grouped linears.
+
+y[t, m] = sum over k of w[m, k] * x[t, k], weights MXFP4 or MXFP8, rows bfloat16, sums float32. The
+weight is the first operand of the tensor core (64 rows per warp group) and goes shared memory ->
+registers -> tensor core, the rows are the second: tiles of 8 to 256 rows, never padded to 64.
+
+| buffer | shape | dtype |
+|---|---|---|
+| codes | (matrices, rows / 64, columns / 64, 512 or 1024) | uint32, see `di_kernels.fragments` |
+| scales | (matrices, rows / 64, columns / 64, 32 or 8) | uint32 |
+| x | (pairs, columns), or (rows, groups * columns) | bfloat16 |
+| tiles | (tiles, 3): expert, first row, row past the last; 0 0 0 for no tile | int32 |
+| y | (pairs, rows / 64, 64), half as wide with SwiGLU | bfloat16 |
+| y of a grouped product | (parts, rows, groups, rows / 64, 64) | bfloat16; float32 if split |
+
+Builds for sm_80, sm_90a, sm_100a and sm_120a; wgmma on sm_90a alone, mma.sync elsewhere. Measured
+times: `docs/performance/kernels.md`.
+"""
+
+from dataclasses import dataclass
+
+import tilelang.language as T
+
+from di_kernels.tile.cuda_source import COMMON, WEIGHTS
+
+BLOCK = 64
+CODE_WORDS = {"mxfp4": 512, "mxfp8": 1024}
+SCALE_WORDS = {"mxfp4": 32, "mxfp8": 8}
+
+
+@dataclass(frozen=True)
+class GemmTile:
+    """How one kernel cuts the work.
+
+    Args:
+        weight: `mxfp4` or `mxfp8`.
+        tokens: Rows of x per tile, a multiple of 8.
+        warp_groups: Warp groups, 64 weight rows each.
+        stage_blocks: Blocks of 64 columns per pipeline stage.
+        stages: Pipeline stages.
+        blocks_per_sm: Thread blocks meant to share a multiprocessor.
+        overlaps: Convert a block while the one before is multiplied (wgmma, sm_90a).
+    """
+
+    weight: str
+    tokens: int
+    warp_groups: int
+    stage_blocks: int
+    stages: int
+    blocks_per_sm: int
+    overlaps: bool = False
+
+    @property
+    def weight_rows(self) -> int:
+        """Weight rows per thread block."""
+        return BLOCK * self.warp_groups
+
+    @property
+    def threads(self) -> int:
+        """Threads that multiply; sm_90a and later add a warp group that copies."""
+        return 128 * self.warp_groups
+
+
+def _macros(tile: GemmTile):
+    code_words = CODE_WORDS[tile.weight]
+    words_per_thread = code_words // 128
+    rows = tile.weight_rows
+
+    @T.macro
+    def unpack(codes_s, scales_s, block, fragment, words, values):
+        tx = T.get_thread_binding()
+        for part in T.unroll(words_per_thread // 4):
+            for v in T.vectorized(4):
+                words[part * 4 + v] = codes_s[tx // 128, block, part * 512 + (tx % 128) * 4 + v]
+        if tile.weight == "mxfp4":
+            T.call_extern(
+                "handle",
+                "di_unpack_mxfp4",
+                T.access_ptr(words, "r"),
+                scales_s[tx // 128, block, (tx % 128) // 4],
+                T.access_ptr(values, "w"),
+            )
+        else:
+            T.call_extern(
+                "handle",
+                "di_unpack_mxfp8",
+                T.access_ptr(words, "r"),
+                scales_s[tx // 128, block, (tx % 128) // 32],
+                T.access_ptr(values, "w"),
+            )
+        for i, j in T.Parallel(rows, BLOCK):
+            fragment[i, j] = T.call_extern(
+                "bfloat16",
+                "di_at",
+                T.access_ptr(values, "r"),
+                (j // 8) * 4 + (i % 16) // 8 * 2 + j % 2,
+            )
+
+    @T.macro
+    def multiply_stage(codes_s, scales_s, x_s, fragment, words, values, total):
+        for block in T.unroll(tile.stage_blocks):
+            unpack(codes_s, scales_s, block, fragment, words, values)
+            T.gemm(
+                fragment,
+                x_s[:, block * BLOCK : (block + 1) * BLOCK],
+                total,
+                transpose_B=True,
+                policy=T.GemmWarpPolicy.FullRow,
+            )
+
+    @T.macro
+    def multiply_stage_overlapped(codes_s, scales_s, x_s, fragment, words, values, total):
+        other = T.alloc_fragment((rows, BLOCK), "bfloat16")
+        for pair in T.unroll(tile.stage_blocks // 2):
+            unpack(codes_s, scales_s, pair * 2, fragment, words, values)
+            T.wgmma_gemm(
+                fragment,
+                x_s[:, pair * 2 * BLOCK : (pair * 2 + 1) * BLOCK],
+                total,
+                transpose_B=True,
+                policy=T.GemmWarpPolicy.FullRow,
+            )
+            T.wait_wgmma(1)
+            unpack(codes_s, scales_s, pair * 2 + 1, other, words, values)
+            T.wgmma_gemm(
+                other,
+                x_s[:, (pair * 2 + 1) * BLOCK : (pair * 2 + 2) * BLOCK],
+                total,
+                transpose_B=True,
+                policy=T.GemmWarpPolicy.FullRow,
+            )
+            T.wait_wgmma(1)
+        T.wait_wgmma(0)
+
+    return multiply_stage_overlapped if tile.overlaps else multiply_stage
+
+
+def routed_gemm(tile: GemmTile, *, swiglu: bool) -> object:
+    """Rows sorted by expert times their experts' matrices, tile by tile of a list on the device.
+
+    With `swiglu` the gate and up rows are interleaved by 8 (`fragments.interleave_gate_up`), so a
+    thread holds both of a pair; y is the activated product, half as wide, times the row's weight.
+    """
+    num_experts, row_blocks, blocks = T.dynamic("num_experts, row_blocks, blocks")
+    num_pairs, size, num_tiles = T.dynamic("num_pairs, size, num_tiles")
+    code_words, scale_words = CODE_WORDS[tile.weight], SCALE_WORDS[tile.weight]
+    rows, tokens, groups, depth = (
+        tile.weight_rows,
+        tile.tokens,
+        tile.warp_groups,
+        tile.stage_blocks,
+    )
+    out_rows = rows // 2 if swiglu else rows
+    width = out_rows // groups
+    per_thread = rows * tokens // tile.threads
+    multiply_stage = _macros(tile)
+
+    @T.prim_func
+    def kernel(
+        codes: T.Tensor((num_experts, row_blocks, blocks, code_words), "uint32"),
+        scales: T.Tensor((num_experts, row_blocks, blocks, scale_words), "uint32"),
+        x: T.Tensor((num_pairs, size), "bfloat16"),
+        tiles: T.Tensor((num_tiles, 3), "int32"),
+        row_weights: T.Tensor((num_pairs,), "float32"),
+        limit: T.float32,
+        y: T.Tensor((num_pairs, row_blocks, width), "bfloat16"),
+    ):
+        with T.Kernel(row_blocks // groups, num_tiles, threads=tile.threads) as (bx, by):
+            T.import_source(COMMON + WEIGHTS)
+            if tile.blocks_per_sm > 1:
+                T.annotate_min_blocks_per_sm(tile.blocks_per_sm)
+                T.disable_warp_group_reg_alloc()
+            codes_s = T.alloc_shared((groups, depth, code_words), "uint32")
+            scales_s = T.alloc_shared((groups, depth, scale_words), "uint32")
+            x_s = T.alloc_shared((tokens, depth * BLOCK), "bfloat16")
+            y_s = T.alloc_shared((tokens, out_rows), "bfloat16")
+            fragment = T.alloc_fragment((rows, BLOCK), "bfloat16")
+            total = T.alloc_fragment((rows, tokens), "float32")
+            words = T.alloc_local((code_words // 128,), "uint32")
+            values = T.alloc_local((32,), "bfloat16")
+            tx = T.get_thread_binding()
+            expert = tiles[by, 0]
+            first = tiles[by, 1]
+            end = tiles[by, 2]
+            steps = T.if_then_else(end > first, blocks // depth, 0)
+            T.clear(total)
+            for step in T.Pipelined(steps, num_stages=tile.stages):
+                T.copy(
+                    codes[
+                        expert,
+                        bx * groups : (bx + 1) * groups,
+                        step * depth : (step + 1) * depth,
+                        :,
+                    ],
+                    codes_s,
+                )
+                T.copy(
+                    scales[
+                        expert,
+                        bx * groups : (bx + 1) * groups,
+                        step * depth : (step + 1) * depth,
+                        :,
+                    ],
+                    scales_s,
+                )
+                T.copy(x[first, step * depth * BLOCK], x_s)
+                multiply_stage(codes_s, scales_s, x_s, fragment, words, values, total)
+            if swiglu:
+                sums = T.alloc_local((per_thread,), "float32")
+                for i, j in T.Parallel(rows, tokens):
+                    T.call_extern(
+                        "handle",
+                        "di_put",
+                        T.access_ptr(sums, "w"),
+                        (j // 8) * 4 + (i % 16) // 8 * 2 + j % 2,
+                        total[i, j],
+                    )
+                for column in T.unroll(tokens // 8):
+                    for u in T.unroll(2):
+                        token = column * 8 + (tx % 4) * 2 + u
+                        if first + token < end:
+                            y_s[token, tx // 32 * 8 + tx % 32 // 4] = T.cast(
+                                T.call_extern(
+                                    "float32",
+                                    "di_swiglu",
+                                    sums[column * 4 + u],
+                                    sums[column * 4 + 2 + u],
+                                    limit,
+                                    row_weights[first + token],
+                                ),
+                                "bfloat16",
+                            )
+            else:
+                for i, j in T.Parallel(rows, tokens):
+                    y_s[j, i] = total[i, j]
+            for j, i in T.Parallel(tokens, out_rows):
+                if first + j < end:
+                    y[first + j, bx * groups + i // width, i % width] = y_s[j, i]
+
+    return kernel
+
+
+def grouped_gemm(tile: GemmTile, *, is_split: bool) -> object:
+    """Block-diagonal product: group g of every row with matrix g; one group is a plain linear.
+
+    With `is_split` the columns are cut into parts, each with its own float32 sums, which
+    `sum_of_parts` adds in order.
+    """
+    num_groups, row_blocks, blocks = T.dynamic("num_groups, row_blocks, blocks")
+    num_rows, size, num_parts = T.dynamic("num_rows, size, num_parts")
+    code_words, scale_words = CODE_WORDS[tile.weight], SCALE_WORDS[tile.weight]
+    rows, tokens, groups, depth = (
+        tile.weight_rows,
+        tile.tokens,
+        tile.warp_groups,
+        tile.stage_blocks,
+    )
+    out_dtype = "float32" if is_split else "bfloat16"
+    multiply_stage = _macros(tile)
+
+    @T.prim_func
+    def kernel(
+        codes: T.Tensor((num_groups, row_blocks, blocks, code_words), "uint32"),
+        scales: T.Tensor((num_groups, row_blocks, blocks, scale_words), "uint32"),
+        x: T.Tensor((num_rows, size), "bfloat16"),
+        part_steps: T.int32,
+        y: T.Tensor((num_parts, num_rows, num_groups, row_blocks, BLOCK), out_dtype),
+    ):
+        with T.Kernel(
+            row_blocks // groups,
+            T.ceildiv(num_rows, tokens),
+            num_groups * num_parts,
+            threads=tile.threads,
+        ) as (bx, by, bz):
+            T.import_source(COMMON + WEIGHTS)
+            if tile.blocks_per_sm > 1:
+                T.annotate_min_blocks_per_sm(tile.blocks_per_sm)
+                T.disable_warp_group_reg_alloc()
+            codes_s = T.alloc_shared((groups, depth, code_words), "uint32")
+            scales_s = T.alloc_shared((groups, depth, scale_words), "uint32")
+            x_s = T.alloc_shared((tokens, depth * BLOCK), "bfloat16")
+            y_s = T.alloc_shared((tokens, rows), out_dtype)
+            fragment = T.alloc_fragment((rows, BLOCK), "bfloat16")
+            total = T.alloc_fragment((rows, tokens), "float32")
+            words = T.alloc_local((code_words // 128,), "uint32")
+            values = T.alloc_local((32,), "bfloat16")
+            group = bz // num_parts
+            part = bz % num_parts
+            begin = part * part_steps
+            count = T.min(part_steps, blocks // depth - begin)
+            T.clear(total)
+            for step in T.Pipelined(count, num_stages=tile.stages):
+                T.copy(
+                    codes[
+                        group,
+                        bx * groups : (bx + 1) * groups,
+                        (begin + step) * depth : (begin + step + 1) * depth,
+                        :,
+                    ],
+                    codes_s,
+                )
+                T.copy(
+                    scales[
+                        group,
+                        bx * groups : (bx + 1) * groups,
+                        (begin + step) * depth : (begin + step + 1) * depth,
+                        :,
+                    ],
+                    scales_s,
+                )
+                T.copy(x[by * tokens, (group * blocks + (begin + step) * depth) * BLOCK], x_s)
+                multiply_stage(codes_s, scales_s, x_s, fragment, words, values, total)
+            for i, j in T.Parallel(rows, tokens):
+                y_s[j, i] = total[i, j]
+            for j, i in T.Parallel(tokens, rows):
+                if by * tokens + j < num_rows:
+                    y[part, by * tokens + j, group, bx * groups + i // BLOCK, i % BLOCK] = y_s[j, i]
+
+    return kernel
+
+
+def sum_of_parts() -> object:
+    """Sum over the first dimension of (parts, values) float32, first to last, as bfloat16."""
+    num_parts, num_values = T.dynamic("num_parts, num_values")
+
+    @T.prim_func
+    def kernel(
+        parts: T.Tensor((num_parts, num_values), "float32"),
+        y: T.Tensor((num_values,), "bfloat16"),
+    ):
+        with T.Kernel(T.ceildiv(num_values, 512), threads=128) as bx:
+            total = T.alloc_local((4,), "float32")
+            tx = T.get_thread_binding()
+            place = bx * 512 + tx * 4
+            if place < num_values:
+                for v in T.vectorized(4):
+                    total[v] = 0
+                for part in T.serial(num_parts):
+                    for v in T.vectorized(4):
+                        total[v] += parts[part, place + v]
+                for v in T.vectorized(4):
+                    y[place + v] = total[v]
+
+    return kernel
