@@ -273,7 +273,8 @@ class Op(Generic[P, R]):
             if refusal is None:
                 return self._announced(backend, like.device.type, refused)
             if backend.name == wanted:
-                raise type(refusal)(f"{refusal}\nhint: without `use_backend` another one serves")
+                hint = f"leave out `use_backend`, then `{REFERENCE}` serves"
+                raise type(refusal)(f"{refusal}\nhint: {hint}")
             refused = refused or refusal
         raise UnsupportedDtypeError(
             f"`{self.name}` serves {', '.join(map(str, self.dtypes))}, got: {like.dtype}"

@@ -89,7 +89,13 @@ def _compile(pair: tuple[str, str]) -> GateResult:
         source, dynamic_bytes = _lower(kernel, architecture)
     except (tilelang.tvm.error.TVMError, RuntimeError, ValueError, TypeError) as error:
         return GateResult(kernel.name, architecture, "fail", detail=f"does not lower: {error}")
-    report, ptx = _run_nvcc(source, architecture)
+    return _assess(kernel, architecture, *_run_nvcc(source, architecture), dynamic_bytes)
+
+
+def _assess(
+    kernel: Kernel, architecture: str, report: str, ptx: str | None, dynamic_bytes: int
+) -> GateResult:
+    """Reads the compiler's report; `ptx` is None where it refused."""
     if ptx is None:
         return GateResult(kernel.name, architecture, "fail", detail=f"nvcc: {report[-400:]}")
     registers = max(map(int, _REGISTERS.findall(report)), default=0)

@@ -1,0 +1,63 @@
+"""The compile gate: its exit codes, what it faults, and a few kernels where the tools are there."""
+
+import pytest
+
+from di_kernels.__main__ import main
+from di_kernels.tile import gate, toolchain
+from di_kernels.tile.catalogue import kernels
+from di_kernels.tile.gate import run_gate
+
+
+@pytest.fixture(autouse=True)
+def fresh_tools():
+    toolchain.missing_tools.cache_clear()
+    yield
+    toolchain.missing_tools.cache_clear()
+
+
+def test_unknown_names_are_wrong_use(capsys):
+    assert main(["compile", "--arch", "sm_70"]) == 2
+    assert "unknown architecture: sm_70\nhint: one of sm_80" in capsys.readouterr().err
+    assert main(["compile", "--kernel", "nope"]) == 2
+    assert "unknown kernel: nope" in capsys.readouterr().err
+
+
+def test_missing_tools_have_their_own_exit_code(monkeypatch, capsys):
+    monkeypatch.setattr(toolchain.importlib.util, "find_spec", lambda name: None)
+    assert main(["compile", "--arch", "sm_90a"]) == 3
+    assert "pip install 'di-kernels[tilelang]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("report", "ptx", "shared", "fault"),
+    [
+        ("Used 40 registers", "wgmma.mma_async.sync", 1 << 10, ""),
+        ("Used 40 registers\n8 bytes spill stores, 4 bytes spill loads", "mma.sync", 0, "spills"),
+        ("Performance Loss: wgmma.mma_async instructions are serialized", "mma.sync", 0, "serial"),
+        ("Used 40 registers", "mma.sync", 228 << 10, "shared memory: at most 232448"),
+        ("Used 40 registers", "fma.rn.f32", 0, "no matrix instruction"),
+        ("error: identifier", None, 0, "nvcc: error"),
+    ],
+)  # fmt: skip
+def test_faults_are_found(report, ptx, shared, fault):
+    kernel = kernels()["mxfp4_routed_plain_8"]
+    result = gate._assess(kernel, "sm_90a", report, ptx, shared)
+    assert result.status == ("fail" if fault else "pass")
+    assert fault in result.detail
+
+
+def test_an_undeclared_kernel_is_listed_with_its_reason(monkeypatch):
+    monkeypatch.setattr(gate, "require_tools", lambda: None)
+    (result,) = run_gate(["sm_80"], names=["sparse_attention_nvfp4_whole"])
+    assert result.status == "undeclared"
+    assert "wgmma of sm_90a" in result.detail
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", ["sm_90a", "sm_100a"])
+def test_products_compile_without_a_gpu(architecture):
+    pytest.importorskip("tilelang", reason="the extra `tilelang` is not installed")
+    if toolchain.missing_tools() is not None:
+        pytest.skip("no nvcc")
+    for result in run_gate([architecture], names=["mxfp4_routed_swiglu_16", "combine_shared"]):
+        assert result.status == "pass", result.detail
