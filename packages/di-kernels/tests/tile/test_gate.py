@@ -33,7 +33,7 @@ def test_missing_tools_have_their_own_exit_code(monkeypatch, capsys):
     [
         ("Used 40 registers", "wgmma.mma_async.sync", 1 << 10, ""),
         ("Used 40 registers\n8 bytes spill stores, 4 bytes spill loads", "mma.sync", 0, "spills"),
-        ("Performance Loss: wgmma.mma_async instructions are serialized", "mma.sync", 0, "serial"),
+        ("wgmma.mma_async instructions are serialized due to", "mma.sync", 0, "serialised"),
         ("Used 40 registers", "mma.sync", 228 << 10, "shared memory: at most 232448"),
         ("Used 40 registers", "fma.rn.f32", 0, "no matrix instruction"),
         ("error: identifier", None, 0, "nvcc: error"),
