@@ -10,13 +10,16 @@ from di_kernels.tile.catalogue import kernel_for
 _UNIT = 16
 _TILE = 64
 _MAX_PARTS = 10
+_MANY_TILES = 8
 
 
 def parts_for(num_rows: int, num_tiles: int, multiprocessors: int) -> int:
     """Parts of a row's keys: as many as there are multiprocessors for, of equal size."""
     wanted = max(1, min(_MAX_PARTS, num_tiles, multiprocessors // max(1, num_rows)))
     part_tiles = -(-num_tiles // wanted)
-    return -(-num_tiles // part_tiles)
+    parts = -(-num_tiles // part_tiles)
+    # Merging two parts costs what they save, unless there are many keys.
+    return parts if parts > 2 or num_tiles >= _MANY_TILES else 1
 
 
 def sparse_attention(

@@ -385,8 +385,11 @@ def sparse_attention(selected_format: str, *, is_split: bool) -> object:
     return kernel
 
 
-def merge_parts() -> object:
-    """Sum of the parts of every row and head in their order, with the sink, as bfloat16."""
+def merge_parts(*, overlaps_launch: bool) -> object:
+    """Sum of the parts of every row and head in their order, with the sink, as bfloat16.
+
+    With `overlaps_launch` the launch overlaps the kernel before it (sm_90 and later).
+    """
     num_rows, num_parts = T.dynamic("num_rows, num_parts")
 
     @T.prim_func
@@ -399,6 +402,8 @@ def merge_parts() -> object:
     ):
         with T.Kernel(HEADS // 2, num_rows, threads=128) as (pair, row):
             T.import_source(COMMON + RECORDS)
+            if overlaps_launch:
+                T.pdl_sync()
             tx = T.get_thread_binding()
             head = pair * 2 + tx // 64
             sums = T.alloc_local((8,), "float32")

@@ -129,7 +129,7 @@ def _grouped(architecture: str, *, tokens: int, is_split: bool) -> object:
 def _sum_of_parts(architecture: str) -> object:
     from di_kernels.tile.gemm import sum_of_parts
 
-    return sum_of_parts()
+    return sum_of_parts(overlaps_launch=architecture != "sm_80")
 
 
 def _routing(architecture: str, *, name: str, **options: bool) -> object:
@@ -147,7 +147,7 @@ def _attention(architecture: str, *, selected_format: str, is_split: bool) -> ob
 def _merge_parts(architecture: str) -> object:
     from di_kernels.tile.attention import merge_parts
 
-    return merge_parts()
+    return merge_parts(overlaps_launch=architecture != "sm_80")
 
 
 def _products() -> list[Kernel]:

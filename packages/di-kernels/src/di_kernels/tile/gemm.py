@@ -322,8 +322,11 @@ def grouped_gemm(tile: GemmTile, *, is_split: bool) -> object:
     return kernel
 
 
-def sum_of_parts() -> object:
-    """Sum over the first dimension of (parts, values) float32, first to last, as bfloat16."""
+def sum_of_parts(*, overlaps_launch: bool) -> object:
+    """Sum over the first dimension of (parts, values) float32, first to last, as bfloat16.
+
+    With `overlaps_launch` the launch overlaps the kernel before it (sm_90 and later).
+    """
     num_parts, num_values = T.dynamic("num_parts, num_values")
 
     @T.prim_func
@@ -334,6 +337,8 @@ def sum_of_parts() -> object:
         with T.Kernel(T.ceildiv(num_values, 512), threads=128) as bx:
             total = T.alloc_local((4,), "float32")
             tx = T.get_thread_binding()
+            if overlaps_launch:
+                T.pdl_sync()
             place = bx * 512 + tx * 4
             if place < num_values:
                 for v in T.vectorized(4):
