@@ -1,4 +1,4 @@
-//! Image classes. What would touch pixels or the network is not built yet, and says so.
+//! Image classes. What touches pixels or the network needs the feature `images`, and says so without it.
 
 use std::sync::Mutex;
 
@@ -8,6 +8,10 @@ use pyo3::types::PyBytes;
 use recipe::image::{self, QuotaError, SourceError};
 use recipe::model::ImageDetail;
 
+#[cfg(feature = "images")]
+mod fetch;
+#[cfg(feature = "images")]
+mod pixels;
 mod resolver;
 
 use crate::errors::{image_error, CalcResizeError};
@@ -142,7 +146,9 @@ impl PreprocessOptions {
     }
 }
 
-const MISSING: &str = "deepseek-recipe neither fetches nor preprocesses images yet: do both before, and pass the data";
+#[cfg(not(feature = "images"))]
+const MISSING: &str = "this build of deepseek-recipe neither fetches nor preprocesses images, \
+     build it with MATURIN_PEP517_ARGS=\"--features images\" set";
 
 /// Fetches images over http and https.
 #[pyclass(module = "deepseek_recipe._recipe")]
@@ -183,6 +189,17 @@ impl ReqwestImageFetcher {
 }
 
 impl ReqwestImageFetcher {
+    #[cfg(feature = "images")]
+    fn load(&self, py: Python<'_>, url: &str) -> PyResult<Vec<u8>> {
+        let filter = self
+            .filter
+            .lock()
+            .ok()
+            .and_then(|filter| filter.as_ref().map(|one| one.clone_ref(py)));
+        fetch::fetch(py, url, self.max_bytes, filter)
+    }
+
+    #[cfg(not(feature = "images"))]
     fn load(&self, py: Python<'_>, _: &str) -> PyResult<Vec<u8>> {
         let _ = (self.max_bytes, &self.filter);
         Err(image_error(py, MISSING.to_owned(), "Client", false))
@@ -211,6 +228,21 @@ impl OpenCvImagePreprocessor {
     }
 }
 
+#[cfg(feature = "images")]
+fn process(py: Python<'_>, data: &[u8], options: PreprocessOptions) -> PyResult<ImageInfo> {
+    image::check_bytes(data).map_err(|error| source_error(py, &error))?;
+    py.detach(|| pixels::process(data, options))
+        .map_err(|text| {
+            image_error(
+                py,
+                format!("image cannot be decoded: {text}"),
+                "Decode",
+                false,
+            )
+        })
+}
+
+#[cfg(not(feature = "images"))]
 fn process(py: Python<'_>, data: &[u8], _: PreprocessOptions) -> PyResult<ImageInfo> {
     image::check_bytes(data).map_err(|error| source_error(py, &error))?;
     Err(image_error(py, MISSING.to_owned(), "Client", false))

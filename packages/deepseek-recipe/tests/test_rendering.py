@@ -87,7 +87,7 @@ MARKERS = [
 PLACES = ["system", "user", "assistant", "reasoning", "arguments", "tool"]
 
 
-@pytest.mark.parametrize(("marker", "place"), itertools.product(MARKERS, PLACES))
+@pytest.mark.parametrize(("marker", "place"), list(itertools.product(MARKERS, PLACES)))
 def test_strict_markers_name_the_message(marker: recipe.SpecialToken, place: str) -> None:
     def text(name: str) -> str:
         return f"x{marker.default_str()}y" if name == place else "x"

@@ -53,15 +53,14 @@ def ends_in_half_a_character(runner: Any, chunks: list[dict[str, Any]]) -> bool:
     return bool(runner.tokenizer.decode(ids).endswith("\ufffd"))
 
 
-def variants(runner: Any, given: dict[str, Any], every: bool) -> Any:
+def variants(runner: Any, given: dict[str, Any]) -> Any:
     """The case with one text cut in two at every place, with all cut into characters, and with ids one by one."""
     chunks = merged(given["chunks"])
     cut_ids = runner.compat == "default" or not ends_in_half_a_character(runner, chunks)
     for index, chunk in enumerate(chunks):
         if "text" in chunk:
             text = chunk["text"]
-            step = 1 if every else max(1, len(text) // 12)
-            for position in range(1, len(text), step):
+            for position in range(1, len(text)):
                 halves = [{"text": text[:position]}, {"text": text[position:]}]
                 yield {**given, "chunks": [*chunks[:index], *halves, *chunks[index + 1 :]]}
         if cut_ids and len(chunk.get("tokens") or []) > 1 and not chunk.get("logprobs"):
@@ -85,9 +84,8 @@ def test_every_split_of_every_stream_case(mode: str, request: pytest.FixtureRequ
     for case in STREAMS:
         given = copy.deepcopy(case["input"])
         given["chunks"] = merged(given["chunks"])
-        length = sum(len(chunk.get("text", "")) for chunk in given["chunks"])
         whole = final(runner, given, mode == "official")
-        for variant in variants(runner, given, every=length < 1500):
+        for variant in variants(runner, given):
             assert final(runner, variant, mode == "official") == whole, case["id"]
             compared += 1
     assert compared > 10_000

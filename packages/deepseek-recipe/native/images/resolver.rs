@@ -11,7 +11,7 @@ use crate::messages::ImageSource;
 
 /// Largest side of an image in full and in low detail, in pixels.
 const MAX_DIMENSION_PX: u32 = 8192;
-const LOW_DETAIL_MAX_DIMENSION_PX: u32 = 768;
+const LOW_DETAIL_MAX_DIMENSION_PX: u32 = 512;
 
 /// Resolves image sources with a fetcher and a preprocessor.
 #[pyclass(frozen, module = "deepseek_recipe._recipe")]
