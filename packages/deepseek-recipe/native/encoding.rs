@@ -10,7 +10,8 @@ use recipe::model;
 
 use crate::errors::MarkerError;
 use crate::maybe_detached;
-use crate::messages::{images_to_python, Conversation, SpecialTokens};
+use crate::messages::{Conversation, SpecialTokens};
+use crate::sources::images_to_python;
 use crate::tokenizer::Tokenizer;
 
 /// Prompt text with the places of its special tokens.

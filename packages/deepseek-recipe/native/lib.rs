@@ -8,6 +8,7 @@ mod images;
 mod messages;
 mod options;
 mod requests;
+mod sources;
 mod stream;
 mod tokenizer;
 
@@ -30,6 +31,7 @@ fn _recipe(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     errors::register(module)?;
     enums::register(module)?;
+    sources::register(module)?;
     messages::register(module)?;
     options::register(module)?;
     tokenizer::register(module)?;

@@ -7,7 +7,7 @@ use recipe::model::ImageData;
 
 use super::{quota_error, source_error, ImageInfo, ImageQuota, MultiModalData, PreprocessOptions};
 use crate::errors::{image_error, ImageError};
-use crate::messages::ImageSource;
+use crate::sources::ImageSource;
 
 /// Largest side of an image in full and in low detail, in pixels.
 const MAX_DIMENSION_PX: u32 = 8192;
