@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from di_engine.core.engine import Engine
 from di_engine.errors import HostSyncError
 from di_engine.model.batch import StepBatch
+from di_engine.platforms import resolve_device
 from di_engine.runner.model_runner import StepResult
 from di_engine.runner.request import EngineRequest
 from di_engine.runner.slot_state import SlotState
@@ -20,7 +21,8 @@ from di_scheduler import Request, Scheduler, SchedulerConfig, StepOutcome, StepP
 from di_scheduler.testing import FakeModel, expected_output
 from di_spec.sampling import SamplingParams
 
-CPU = torch.device("cpu")
+HOST = resolve_device("cpu")
+CPU = HOST.torch_device
 LOOK_BACK = 3
 
 
@@ -59,7 +61,7 @@ class SpeculatingRunner:
                     plan, history_len=LOOK_BACK, num_draft_tokens=self.num_drafts, device=CPU
                 )
             planned = batch
-            with forbid_host_sync(CPU):
+            with forbid_host_sync(HOST):
                 batch = self.slots.repair(batch, earlier)
             self.num_taken_back += int((planned.context_lens - batch.context_lens).sum())
         emitted, offset = [], 0
@@ -186,7 +188,7 @@ def test_lengths_are_taken_back_when_drafts_are_rejected() -> None:
 @pytest.mark.parametrize("read", [torch.Tensor.item, torch.Tensor.nonzero, bool, int])
 def test_reading_a_device_value_is_an_error_under_the_guard(read: object) -> None:
     value = torch.tensor(3)
-    with forbid_host_sync(CPU), pytest.raises(HostSyncError, match="enqueued"):
+    with forbid_host_sync(HOST), pytest.raises(HostSyncError, match="enqueued"):
         read(value)  # type: ignore[operator]
-    with forbid_host_sync(CPU):
+    with forbid_host_sync(HOST):
         assert (value + 1).shape == ()

@@ -234,8 +234,9 @@ def _memory(parts: EngineParts) -> dict[str, int]:
         "process_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit,
         "cache_bytes": parts.cache_bytes,
     }
-    if parts.device.torch_device.type == "cuda":
-        memory["device_peak_bytes"] = torch.cuda.max_memory_allocated(parts.device.torch_device)
+    device_peak_bytes = parts.device.platform.peak_memory(parts.device.index)
+    if device_peak_bytes is not None:
+        memory["device_peak_bytes"] = device_peak_bytes
     return memory
 
 

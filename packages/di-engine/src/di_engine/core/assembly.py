@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +31,7 @@ from di_engine.model.numerics import Numerics
 from di_engine.model.token_map import build_token_map
 from di_engine.platforms import Device, resolve_device
 from di_engine.runner.model_runner import ModelRunner
+from di_engine.runner.sync_guard import forbid_host_sync
 from di_engine.tokenizer import Tokenizer
 from di_scheduler import Scheduler, SchedulerConfig
 
@@ -98,6 +101,7 @@ def assemble(config: EngineConfig, progress: LoadProgress | None = None) -> Engi
     snapshots = None
     if scheduler_config.num_snapshot_slots:
         snapshots = RingSnapshots(layout, scheduler_config.num_snapshot_slots, device.torch_device)
+    forbids_syncs = config.observability.forbid_host_syncs
     runner = ModelRunner(
         backbone,
         cache,
@@ -107,7 +111,7 @@ def assemble(config: EngineConfig, progress: LoadProgress | None = None) -> Engi
         device=device.torch_device,
         snapshots=snapshots,
         make_event=lambda: device.platform.event(device.index),
-        forbids_syncs=config.observability.forbid_host_syncs,
+        sync_guard=partial(forbid_host_sync, device) if forbids_syncs else nullcontext,
     )
     metrics = EngineMetrics()
     engine = Engine(

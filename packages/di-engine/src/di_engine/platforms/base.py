@@ -108,6 +108,13 @@ class Platform(ABC):
     def synchronize(self, index: int) -> None:  # noqa: B027  # nothing is pending by default
         """Blocks the host until all work of a device is done."""
 
+    def forbid_synchronize(self, index: int) -> AbstractContextManager[object]:
+        """Returns a context in which the platform raises where the host waits for a device.
+
+        Platforms without such a check return a context that does nothing.
+        """
+        return nullcontext()
+
     def stream(self, index: int) -> Stream | None:
         """Returns a new work queue, or None where the platform has one implicit queue."""
         return None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
@@ -88,6 +88,16 @@ class CudaPlatform(Platform):
     def synchronize(self, index: int) -> None:
         """Waits for all streams of the GPU."""
         torch.cuda.synchronize(index)
+
+    @contextmanager
+    def forbid_synchronize(self, index: int) -> Iterator[None]:
+        """Turns torch's check of synchronising calls on; it raises a `RuntimeError`."""
+        before = torch.cuda.get_sync_debug_mode()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
 
     def stream(self, index: int) -> Stream:
         """Returns a new CUDA stream."""

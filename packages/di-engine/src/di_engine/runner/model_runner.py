@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -30,7 +30,6 @@ from di_engine.runner.step_inputs import (
     make_step_batch,
     upload,
 )
-from di_engine.runner.sync_guard import forbid_host_sync
 from di_scheduler import StepOutcome, StepPlan
 from di_spec import torch as spec_torch
 from di_spec.sampling import RowStatus, SamplerBatch, SampleRequest, TokenHistory
@@ -129,7 +128,7 @@ class ModelRunner:
         device: torch.device,
         snapshots: RingSnapshots | None = None,
         make_event: Callable[[], Event] = HostEvent,
-        forbids_syncs: bool = False,
+        sync_guard: Callable[[], AbstractContextManager[object]] = nullcontext,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Joins a model with its cache.
@@ -143,7 +142,8 @@ class ModelRunner:
             device: Where batch tensors are made.
             snapshots: Saved window rings; None if plans save none.
             make_event: Makes an event of the device.
-            forbids_syncs: Whether a host that waits for the device during `launch` is an error.
+            sync_guard: Makes a context for `launch`, for example one in which a host that waits for
+                the device is an error (`runner.sync_guard`).
             clock: Seconds, for the start of requests; the same as that of request times.
         """
         self._clock = clock
@@ -154,7 +154,7 @@ class ModelRunner:
         self._device = device
         self._snapshots = snapshots
         self._make_event = make_event
-        self._forbids_syncs = forbids_syncs
+        self._sync_guard = sync_guard
         self._slots = SlotState(num_state_slots, num_draft_tokens=0, device=device)
         self._requests: dict[str, _RunningRequest] = {}
 
@@ -196,7 +196,7 @@ class ModelRunner:
         """Enqueues the forward pass and the vocabulary projection of the sampled rows."""
         request_ids = plan.request_ids
         self._note_starts(plan, request_ids)
-        with forbid_host_sync(self._device) if self._forbids_syncs else nullcontext():
+        with self._sync_guard():
             self._copy_rings(plan)
             batch = self._make_batch(plan)
             hidden = self._model.forward(batch, self._cache)

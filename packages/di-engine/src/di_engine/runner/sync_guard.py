@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from di_engine.errors import HostSyncError
+from di_engine.platforms import Device
 
 __all__ = ["forbid_host_sync"]
 
@@ -31,20 +31,15 @@ class _Guard(TorchDispatchMode):
 
 
 @contextmanager
-def forbid_host_sync(device: torch.device) -> Iterator[None]:
+def forbid_host_sync(device: Device) -> Iterator[None]:
     """Raises `HostSyncError` where the block reads a device value on the host.
 
     The operations are the same on every device, so that a CPU run finds most of what would stall a
-    GPU; whole tensors that are copied to the host (`tolist`, `cpu`) show only on CUDA, where
-    torch's own check is on as well. Slow: for debugging.
+    GPU; whole tensors that are copied to the host (`tolist`, `cpu`) show only where the platform
+    has a check of its own. Slow: for debugging.
     """
-    with _Guard():  # type: ignore[no-untyped-call]  # torch leaves its constructor untyped
-        if device.type != "cuda":
-            yield
-            return
-        before = torch.cuda.get_sync_debug_mode()
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            yield
-        finally:
-            torch.cuda.set_sync_debug_mode(before)
+    with (
+        _Guard(),  # type: ignore[no-untyped-call]  # torch leaves its constructor untyped
+        device.platform.forbid_synchronize(device.index),
+    ):
+        yield
