@@ -235,8 +235,8 @@ class Engine:
             request_id = view.request_id
             logprobs = prompt_logprobs = None
             if view.token_ids and result is not None:
-                entry = result.logprobs.get(view.row)
-                logprobs = None if entry is None else [entry]
+                entries = result.logprobs.get(view.row)
+                logprobs = None if entries is None else entries[: len(view.token_ids)]
                 prompt_logprobs = result.prompt_logprobs.get(view.row)
             self._runner.append(request_id, view.token_ids)
             started_s = self._runner.started_s(request_id)

@@ -21,9 +21,9 @@ from di_engine.errors import ModelExecutionError
 from di_engine.model.batch import StepBatch
 from di_engine.platforms import Event, HostEvent
 from di_engine.runner.host_copy import copy_to_host
-from di_engine.runner.logprobs import LogprobTensors, raw_logprobs
 from di_engine.runner.prompt_logprobs import PromptLogprobs
 from di_engine.runner.request import EngineRequest, PositionLogprobs
+from di_engine.runner.sampled_rows import RunningRequest, SampledRows, StepLogprobs, draw
 from di_engine.runner.slot_state import SlotState
 from di_engine.runner.step_inputs import (
     depends_on_device,
@@ -31,8 +31,7 @@ from di_engine.runner.step_inputs import (
     upload,
 )
 from di_scheduler import StepOutcome, StepPlan
-from di_spec import torch as spec_torch
-from di_spec.sampling import RowStatus, SamplerBatch, SampleRequest, TokenHistory
+from di_spec.sampling import RowStatus, TokenHistory
 
 __all__ = ["LaunchedStep", "Model", "ModelRunner", "SampledStep", "StepResult"]
 
@@ -47,33 +46,24 @@ class Model(Protocol):
         """Projects hidden rows to the vocabulary; float32 or float64, shape (rows, vocab_size)."""
 
 
-@dataclass(slots=True)
-class _RunningRequest:
-    """What the runner keeps of a request between steps; keyed by id, never by batch row."""
-
-    request: EngineRequest
-    history: TokenHistory
-    prompt_logprobs: PromptLogprobs | None
-    is_removed: bool = False
-    started_s: float | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class LaunchedStep:
     """A step whose forward pass is enqueued.
 
     Attributes:
         plan: The step's plan.
-        logits: One row per sampled request, shape (num_sampled, vocab_size), on the device.
+        logits: One row per sampled row, requests in order, shape (rows, vocab_size), on the device.
         slots: State slots of the plan's rows, int64, on the device.
         requests: The sampled requests, in row order. They are held by object: by the time the step
             is collected, an id may belong to another request.
+        num_drafts: Drafts that each of them verifies.
     """
 
     plan: StepPlan
     logits: torch.Tensor
     slots: torch.Tensor
-    requests: list[_RunningRequest]
+    requests: list[RunningRequest]
+    num_drafts: list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,17 +73,19 @@ class SampledStep:
     Attributes:
         plan: The step's plan.
         requests: As in `LaunchedStep`.
-        token_ids: New token of each sampled request.
+        token_ids: New tokens of each sampled request, in order, int64 [R, W].
+        num_emitted: How many, int64 [R].
         status: `RowStatus` of each sampled request.
-        logprobs: By mode, row of the sampled request to row of the tensors, and the tensors.
+        logprobs: By mode.
         done: Recorded behind everything.
     """
 
     plan: StepPlan
-    requests: list[_RunningRequest]
+    requests: list[RunningRequest]
     token_ids: torch.Tensor
+    num_emitted: torch.Tensor
     status: torch.Tensor
-    logprobs: dict[str, tuple[dict[int, int], LogprobTensors]]
+    logprobs: dict[str, StepLogprobs]
     done: Event
 
 
@@ -104,13 +96,13 @@ class StepResult:
     Attributes:
         outcome: Tokens for the scheduler; rows that failed carry a placeholder.
         failures: Request id to what is wrong with its logits, for requests that still run.
-        logprobs: Row to the log-probabilities of its new token, where wanted.
+        logprobs: Row to the log-probabilities of its new tokens, where wanted.
         prompt_logprobs: Row to its prompt's log-probabilities, with its first token.
     """
 
     outcome: StepOutcome
     failures: dict[str, str] = field(default_factory=dict)
-    logprobs: dict[int, PositionLogprobs] = field(default_factory=dict)
+    logprobs: dict[int, list[PositionLogprobs]] = field(default_factory=dict)
     prompt_logprobs: dict[int, list[PositionLogprobs]] = field(default_factory=dict)
 
 
@@ -156,7 +148,7 @@ class ModelRunner:
         self._make_event = make_event
         self._sync_guard = sync_guard
         self._slots = SlotState(num_state_slots, num_draft_tokens=0, device=device)
-        self._requests: dict[str, _RunningRequest] = {}
+        self._requests: dict[str, RunningRequest] = {}
 
     @property
     def num_requests(self) -> int:
@@ -166,12 +158,13 @@ class ModelRunner:
     def add(self, request: EngineRequest) -> None:
         """Takes a request that later plans may name."""
         num_prompt = request.logprobs.num_prompt
-        self._requests[request.request_id] = _RunningRequest(
+        self._requests[request.request_id] = RunningRequest(
             request=request,
             history=TokenHistory(request.prompt_ids),
             prompt_logprobs=(
                 None if num_prompt is None else PromptLogprobs(request.prompt_ids, num_prompt)
             ),
+            draft_token_ids=[],
         )
 
     def remove(self, request_id: str) -> None:
@@ -203,32 +196,30 @@ class ModelRunner:
             self._add_prompt_logprobs(plan, hidden)
             logits = self._model.logits(hidden[batch.logits_rows])
         sampled = [request_ids[row] for row in np.flatnonzero(plan.needs_sample)]
-        return LaunchedStep(plan, logits, batch.state_slots, [self._requests[i] for i in sampled])
+        return LaunchedStep(
+            plan,
+            logits,
+            batch.state_slots,
+            [self._requests[request_id] for request_id in sampled],
+            plan.draft_lens[plan.needs_sample].tolist(),
+        )
 
     @torch.inference_mode()
     def sample(self, launched: LaunchedStep) -> SampledStep:
-        """Enqueues sampling of the rows that end a request's part."""
-        plan, requests = launched.plan, launched.requests
-        batch = SamplerBatch.build(
-            [SampleRequest(r.request.sampling, r.history) for r in requests], self._vocab_size
-        )
-        wanted = _wanted_logprobs(requests)
-        num_processed = max((n for _, n in wanted.get("processed", [])), default=0)
-        samples = spec_torch.sample(
-            launched.logits,
-            batch,
-            num_top_logprobs=min(num_processed, self._vocab_size),
-            logprobs="processed" if "processed" in wanted else None,
-        )
-        self._record(launched, samples.token_ids)
-        logprobs = {
-            mode: _logprob_tensors(mode, launched.logits, samples, rows)
-            for mode, rows in wanted.items()
-        }
-        token_ids, status = copy_to_host(samples.token_ids), copy_to_host(samples.status)
+        """Enqueues sampling of the rows that end a request's part.
+
+        The step before must be booked: the host then knows every token and draft of its requests.
+        """
+        rows = self._sampled_rows(launched)
+        emitted = draw(launched.logits, rows, self._vocab_size)
+        self._record(launched, emitted.token_ids[:, 0])
+        token_ids, num_emitted = copy_to_host(emitted.token_ids), copy_to_host(emitted.num_emitted)
+        status = copy_to_host(emitted.status)
         done = self._make_event()
         done.record()
-        return SampledStep(plan, requests, token_ids, status, logprobs, done)
+        return SampledStep(
+            launched.plan, rows.requests, token_ids, num_emitted, status, emitted.logprobs, done
+        )
 
     def wait(self, sampled: SampledStep) -> None:
         """Waits until everything that a step brings to the host has arrived."""
@@ -239,26 +230,38 @@ class ModelRunner:
         self.wait(sampled)
         plan = sampled.plan
         rows = np.flatnonzero(plan.needs_sample).tolist()
-        token_ids = np.zeros((plan.num_rows, 1), dtype=np.int64)
-        token_ids[plan.needs_sample, 0] = np.maximum(sampled.token_ids.numpy(), 0)
-        result = StepResult(
-            StepOutcome(token_ids=token_ids, num_tokens=plan.needs_sample.astype(np.int64))
-        )
-        status = sampled.status.numpy()
-        for index in np.flatnonzero(status != RowStatus.OK).tolist():
+        emitted, status = sampled.token_ids.numpy(), sampled.status.numpy()
+        num_emitted = sampled.num_emitted.numpy()
+        # A request whose first row is bad emits a placeholder; it is about to fail.
+        token_ids = np.zeros((plan.num_rows, emitted.shape[1]), dtype=np.int64)
+        token_ids[plan.needs_sample] = np.maximum(emitted, 0)
+        num_tokens = np.zeros(plan.num_rows, np.int64)
+        num_tokens[plan.needs_sample] = np.maximum(num_emitted, 1)
+        result = StepResult(StepOutcome(token_ids=token_ids, num_tokens=num_tokens))
+        # A bad row behind good ones is the first row of the request's next step.
+        for index in np.flatnonzero(num_emitted == 0).tolist():
             running = sampled.requests[index]
             if not running.is_removed:
                 message = RowStatus(int(status[index])).message
                 result.failures[running.request.request_id] = message
-        for places, tensors in sampled.logprobs.values():
-            for index, place in places.items():
+        for part in sampled.logprobs.values():
+            for index, place in part.places.items():
                 num_top = sampled.requests[index].request.logprobs.num_output or 0
-                if status[index] == RowStatus.OK:
-                    result.logprobs[rows[index]] = tensors.entry(place, num_top)
+                result.logprobs[rows[index]] = [
+                    part.tensors.entry(place + number, num_top)
+                    for number in range(int(num_emitted[index]))
+                ]
         for index, running in enumerate(sampled.requests):
             if running.prompt_logprobs is not None and running.history.num_output_tokens == 0:
                 result.prompt_logprobs[rows[index]] = running.prompt_logprobs.take()
         return result
+
+    @staticmethod
+    def _sampled_rows(launched: LaunchedStep) -> SampledRows:
+        pairs = zip(launched.requests, launched.num_drafts, strict=True)
+        return SampledRows(
+            launched.requests, [running.draft_token_ids[:count] for running, count in pairs]
+        )
 
     def _note_starts(self, plan: StepPlan, request_ids: list[str]) -> None:
         now_s = self._clock()
@@ -306,33 +309,3 @@ class ModelRunner:
                     hidden[begin : begin + query_len], first_position, self._model.logits
                 )
             begin += query_len
-
-
-def _wanted_logprobs(requests: list[_RunningRequest]) -> dict[str, list[tuple[int, int]]]:
-    """Sampled rows and alternatives wanted, by mode."""
-    wanted: dict[str, list[tuple[int, int]]] = {}
-    for index, running in enumerate(requests):
-        spec = running.request.logprobs
-        if spec.num_output is not None:
-            wanted.setdefault(spec.mode, []).append((index, spec.num_output))
-    return wanted
-
-
-def _logprob_tensors(
-    mode: str,
-    logits: torch.Tensor,
-    samples: spec_torch.Samples,
-    wanted: list[tuple[int, int]],
-) -> tuple[dict[int, int], LogprobTensors]:
-    """Log-probabilities of the wanted rows, on their way to the host."""
-    if mode == "raw":
-        rows = upload(np.array([index for index, _ in wanted]), logits.device)
-        num_top = max(n for _, n in wanted)
-        tensors = raw_logprobs(logits[rows], samples.token_ids[rows], num_top)
-        return {index: place for place, (index, _) in enumerate(wanted)}, tensors.to_host()
-    if samples.logprobs is None or samples.top_token_ids is None or samples.top_logprobs is None:
-        raise ModelExecutionError("the sampler returned no processed log-probabilities")
-    tensors = LogprobTensors(
-        samples.token_ids, samples.logprobs, samples.top_token_ids, samples.top_logprobs
-    )
-    return {index: index for index, _ in wanted}, tensors.to_host()

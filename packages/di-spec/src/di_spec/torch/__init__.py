@@ -11,12 +11,13 @@ from di_spec.torch.sample import (
     token_logprobs,
     top_logprobs,
 )
-from di_spec.torch.verify import Verified, verify
+from di_spec.torch.verify import Verified, accept_samples, verify
 
 __all__ = [
     "Processed",
     "Samples",
     "Verified",
+    "accept_samples",
     "counter_bits",
     "gumbel",
     "gumbel_argmax",

@@ -17,10 +17,10 @@ from di_spec.sampling.batch import SamplerBatch
 from di_spec.sampling.philox import Stream, uniform53
 from di_spec.sampling.transform import RowStatus
 from di_spec.torch.filters import to_device
-from di_spec.torch.sample import gumbel_argmax, process, sample
+from di_spec.torch.sample import Samples, gumbel_argmax, process, sample
 from di_spec.verify import RESIDUAL_FLOOR, VerifyMode, check_drafts
 
-__all__ = ["Verified", "verify"]
+__all__ = ["Verified", "accept_samples", "verify"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +65,14 @@ def verify(
         ValueError: If `mode` is unknown.
     """
     check_drafts(drafts, params)
-    rows = _Rows.of(params, target_logits.device)
     if mode in ("coupled", "greedy"):
         drawn = (
             replace(params, temperature=np.zeros(params.num_rows)) if mode == "greedy" else params
         )
-        samples = sample(target_logits, drawn, mask_bits)
-        return _accept_equal(samples.token_ids, samples.status, rows)
+        return accept_samples(sample(target_logits, drawn, mask_bits), params)
     if mode not in ("ratio", "block"):
         raise ValueError(f"`mode` must be coupled, greedy, ratio or block: got {mode!r}")
+    rows = _Rows.of(params, target_logits.device)
     processed = process(target_logits, params, mask_bits)
     q = _DraftLaw(drafts, params.vocab_size, target_logits.device, q_logprobs, q_token_ids)
     rule = _accepted_by_ratio if mode == "ratio" else _accepted_by_block
@@ -93,6 +92,19 @@ def verify(
         torch.where(is_greedy, equal.num_emitted, result.num_emitted),
         torch.where(is_greedy, equal.status, result.status),
     )
+
+
+def accept_samples(samples: Samples, params: SamplerBatch) -> Verified:
+    """Coupled verification of rows that were already sampled: drafts are accepted while equal.
+
+    Does not wait for the device.
+
+    Args:
+        samples: What `sample` drew for the rows of `params`.
+        params: Parameters of the rows with their drafts, on the host.
+    """
+    rows = _Rows.of(params, samples.token_ids.device)
+    return _accept_equal(samples.token_ids, samples.status, rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,173 @@
+"""The rows of a step that tokens are drawn from, and what was drawn.
+
+A request that ends a prompt has one row, a decoding one a row for its newest token and one for each
+draft that it verifies. Everything that looks at the past (penalties, minimum length, grammar masks)
+is made for each of these rows, never once for the request.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from di_engine.errors import ModelExecutionError
+from di_engine.runner.logprobs import LogprobTensors, raw_logprobs
+from di_engine.runner.prompt_logprobs import PromptLogprobs
+from di_engine.runner.request import EngineRequest
+from di_engine.runner.step_inputs import upload
+from di_spec import torch as spec_torch
+from di_spec.sampling import RowStatus, SamplerBatch, SampleRequest, TokenHistory
+
+__all__ = ["EmittedTokens", "RunningRequest", "SampledRows", "StepLogprobs", "draw"]
+
+
+@dataclass(slots=True)
+class RunningRequest:
+    """What the runner keeps of a request between steps; keyed by id, never by batch row.
+
+    Attributes:
+        request: The request.
+        history: Its committed tokens.
+        prompt_logprobs: Collects what it wants of its prompt.
+        draft_token_ids: Drafts that its next decode step verifies, as the host knows them.
+        is_removed: Whether it has ended; steps in flight may still hold it.
+        started_s: When its first step was launched, by the runner's clock.
+    """
+
+    request: EngineRequest
+    history: TokenHistory
+    prompt_logprobs: PromptLogprobs | None
+    draft_token_ids: list[int]
+    is_removed: bool = False
+    started_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SampledRows:
+    """Rows of the logits of one step, known on the host once the step before it is booked.
+
+    Attributes:
+        requests: The sampled requests, in row order.
+        draft_token_ids: Drafts that each of them verifies in this step, in order.
+    """
+
+    requests: list[RunningRequest]
+    draft_token_ids: list[list[int]]
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the logits: one for each request and one for each draft."""
+        return len(self.requests) + sum(map(len, self.draft_token_ids))
+
+    def sampler_batch(self, vocab_size: int) -> SamplerBatch:
+        """Sampling parameters of every row."""
+        pairs = zip(self.requests, self.draft_token_ids, strict=True)
+        return SamplerBatch.build(
+            [SampleRequest(r.request.sampling, r.history, drafts) for r, drafts in pairs],
+            vocab_size,
+        )
+
+    def wanted_logprobs(self) -> dict[str, list[tuple[int, int]]]:
+        """Requests that want log-probabilities and how many alternatives, by mode."""
+        wanted: dict[str, list[tuple[int, int]]] = {}
+        for index, running in enumerate(self.requests):
+            spec = running.request.logprobs
+            if spec.num_output is not None:
+                wanted.setdefault(spec.mode, []).append((index, spec.num_output))
+        return wanted
+
+
+@dataclass(frozen=True, slots=True)
+class StepLogprobs:
+    """Log-probabilities of some rows of a step, on their way to the host.
+
+    Attributes:
+        places: Place in `tensors` of the first row of each request that wants them.
+        tensors: The values.
+    """
+
+    places: dict[int, int]
+    tensors: LogprobTensors
+
+
+@dataclass(frozen=True, slots=True)
+class EmittedTokens:
+    """What a step draws for its sampled requests, on the device.
+
+    Attributes:
+        token_ids: Emitted tokens in order, -1 behind the last, int64 [R, most rows of a request].
+        num_emitted: How many; 0 where the first row is bad, int64 [R].
+        status: `RowStatus` of the row that ended each request's part, uint8 [R].
+        logprobs: By mode.
+    """
+
+    token_ids: torch.Tensor
+    num_emitted: torch.Tensor
+    status: torch.Tensor
+    logprobs: dict[str, StepLogprobs]
+
+
+def draw(
+    logits: torch.Tensor,
+    rows: SampledRows,
+    vocab_size: int,
+    mask_bits: torch.Tensor | None = None,
+) -> EmittedTokens:
+    """Draws the tokens of a step; drafts are accepted while they equal what their row draws.
+
+    Args:
+        logits: One row per sampled row, shape (num_rows, vocab_size).
+        rows: What the rows are.
+        vocab_size: Width of the logits.
+        mask_bits: Grammar masks of the rows, int32 [num_rows, ceil(vocab_size / 32)].
+    """
+    batch = rows.sampler_batch(vocab_size)
+    wanted = rows.wanted_logprobs()
+    num_processed = max((n for _, n in wanted.get("processed", [])), default=0)
+    samples = spec_torch.sample(
+        logits,
+        batch,
+        mask_bits,
+        num_top_logprobs=min(num_processed, vocab_size),
+        logprobs="processed" if "processed" in wanted else None,
+    )
+    logprobs = {
+        mode: _logprob_tensors(mode, logits, samples, batch.row_offsets, requests)
+        for mode, requests in wanted.items()
+    }
+    if batch.num_rows > len(rows.requests):
+        verified = spec_torch.accept_samples(samples, batch)
+        return EmittedTokens(verified.token_ids, verified.num_emitted, verified.status, logprobs)
+    num_emitted = (samples.status == RowStatus.OK).long()
+    return EmittedTokens(samples.token_ids.unsqueeze(1), num_emitted, samples.status, logprobs)
+
+
+def _logprob_tensors(
+    mode: str,
+    logits: torch.Tensor,
+    samples: spec_torch.Samples,
+    row_offsets: npt.NDArray[np.int64],
+    wanted: list[tuple[int, int]],
+) -> StepLogprobs:
+    """Log-probabilities of what was drawn in all rows of the requests that want them."""
+    if mode == "raw":
+        places, chosen, num_rows = {}, [], 0
+        for index, _ in wanted:
+            first, end = row_offsets[index : index + 2].tolist()
+            places[index] = num_rows
+            chosen.append(np.arange(first, end))
+            num_rows += end - first
+        picked = upload(np.concatenate(chosen), logits.device)
+        num_top = max(n for _, n in wanted)
+        tensors = raw_logprobs(logits[picked], samples.token_ids[picked], num_top)
+        return StepLogprobs(places, tensors.to_host())
+    if samples.logprobs is None or samples.top_token_ids is None or samples.top_logprobs is None:
+        raise ModelExecutionError("the sampler returned no processed log-probabilities")
+    tensors = LogprobTensors(
+        samples.token_ids, samples.logprobs, samples.top_token_ids, samples.top_logprobs
+    )
+    places = {index: int(row_offsets[index]) for index, _ in wanted}
+    return StepLogprobs(places, tensors.to_host())
