@@ -47,6 +47,7 @@ class Cache:
         num_state_slots: int,
         device: torch.device | str = "cpu",
         lookahead: int = 0,
+        with_drafter: bool = False,
     ) -> Cache:
         """Allocates zeroed caches.
 
@@ -57,6 +58,7 @@ class Cache:
             num_state_slots: Requests that may have state at the same time.
             device: Where the model runs.
             lookahead: Most tokens of one request that may be taken back after a step.
+            with_drafter: Whether the drafter's blocks have rings too.
 
         Raises:
             ValueError: A count is below 1 or `lookahead` is negative.
@@ -66,7 +68,9 @@ class Cache:
                 "`num_blocks` and `num_state_slots` must be at least 1: "
                 f"{num_blocks} and {num_state_slots}"
             )
-        layout = CacheLayout.from_config(config, numerics, lookahead=lookahead)
+        layout = CacheLayout.from_config(
+            config, numerics, lookahead=lookahead, with_drafter=with_drafter
+        )
 
         def zeros(*shape: int, dtype: torch.dtype) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)

@@ -74,7 +74,7 @@ class CacheLayout:
         index_scales: Elements of the scales of one index key, 0 when unquantised.
         sections: One per KV source layer, in layer order.
         block_stride: Elements from one block to the next.
-        num_window_layers: Layers with a window ring.
+        num_window_layers: Layers with a window ring, drafter blocks behind the others.
         ring_len: Tokens of one ring.
         state_layers: Layers whose compressor pools several tokens.
         state_rows: Rows of compressor state per slot and layer.
@@ -100,7 +100,13 @@ class CacheLayout:
     block_tokens = BLOCK_TOKENS
 
     @staticmethod
-    def from_config(config: ModelConfig, numerics: Numerics, *, lookahead: int = 0) -> CacheLayout:
+    def from_config(
+        config: ModelConfig,
+        numerics: Numerics,
+        *,
+        lookahead: int = 0,
+        with_drafter: bool = False,
+    ) -> CacheLayout:
         """Derives the layout.
 
         Args:
@@ -108,6 +114,7 @@ class CacheLayout:
             numerics: Storage and formats.
             lookahead: Most tokens of one request that may be taken back after a step (drafts of a
                 speculative step). Rings keep that many tokens beyond the window.
+            with_drafter: Whether the drafter's blocks have rings too.
 
         Raises:
             ValueError: `lookahead` is negative.
@@ -136,7 +143,8 @@ class CacheLayout:
             index_scales=scales,
             sections=tuple(sections),
             block_stride=_round_up(end, stride_unit),
-            num_window_layers=config.num_hidden_layers,
+            num_window_layers=config.num_hidden_layers
+            + (config.num_nextn_predict_layers if with_drafter else 0),
             ring_len=config.sliding_window + lookahead,
             state_layers=tuple(layer for layer, ratio in ratios.items() if ratio > 1),
             state_rows=max(ratios.values(), default=1) + lookahead,

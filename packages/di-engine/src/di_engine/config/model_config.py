@@ -212,6 +212,23 @@ class ModelConfig:
         """Place of an Engram layer in `engram_layer_ids`."""
         return self.engram_layer_ids.index(layer)
 
+    # Questions about any block; those of the drafter are numbered behind the layers.
+
+    def block_name(self, layer: int) -> str:
+        """Common part of a block's tensor names, such as `layers.3` or `mtp.0`."""
+        num_layers = self.num_hidden_layers
+        return f"layers.{layer}" if layer < num_layers else f"mtp.{layer - num_layers}"
+
+    def num_experts(self, layer: int) -> int:
+        """Routed experts of a block."""
+        is_backbone = layer < self.num_hidden_layers
+        return self.n_routed_experts if is_backbone else self.dspark_n_routed_experts
+
+    def num_active_experts(self, layer: int) -> int:
+        """Routed experts that a token takes in a block."""
+        is_backbone = layer < self.num_hidden_layers
+        return self.num_experts_per_tok if is_backbone else self.dspark_num_experts_per_tok
+
     # Sizes that follow from others.
 
     @property

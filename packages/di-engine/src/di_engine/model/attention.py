@@ -31,12 +31,12 @@ class Attention:
 
     Args:
         config: The model.
-        layer: Backbone layer.
+        layer: Backbone layer, or behind those a drafter block.
         weights: Where weights come from.
     """
 
     def __init__(self, config: ModelConfig, layer: int, weights: WeightReader) -> None:
-        prefix = f"layers.{layer}.attn"
+        prefix = f"{config.block_name(layer)}.attn"
         self.layer = layer
         self.ratio = config.ratio(layer)
         self.source = config.kv_source(layer)
@@ -122,10 +122,12 @@ class Attention:
         """Stores the new window keys; returns the pool and slots that the rows read."""
         plan, ring = step.window, step.cache.window(self.layer)
         if plan.history_slots is None:
+            assert plan.store_slots is not None, "keys are read from where they are stored"
             ops.write_records(ring, plan.store_slots, kv)
             return ring, plan.read_slots
         history = ops.read_records(ring, plan.history_slots, kv.dtype)
         stored = ops.mxfp8_fake_quantize(kv) if self.is_packed else kv
         table = RecordPool(torch.cat([history, stored]), "plain", self.head_dim)
-        ops.write_records(ring, plan.store_slots, kv)
+        if plan.store_slots is not None:
+            ops.write_records(ring, plan.store_slots, kv)
         return table, plan.read_slots

@@ -102,8 +102,11 @@ class Backbone:
         Returns:
             Normalised final hidden states, compute dtype, shape [T, H].
         """
-        step = self.start(batch, cache, taps)
-        streams, pre_mix = self.embed(batch)
+        return self.run(self.start(batch, cache, taps))
+
+    def run(self, step: Step) -> Tensor:
+        """Runs all layers of a step; returns what `forward` does."""
+        streams, pre_mix = self.embed(step.batch)
         for layer in self.layers:
             streams, pre_mix = layer(streams, pre_mix, step)
         return self.finish(streams, pre_mix, step)

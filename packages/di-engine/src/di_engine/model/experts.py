@@ -19,21 +19,21 @@ class MixtureOfExperts:
 
     Args:
         config: The model.
-        layer: Backbone layer.
+        layer: Backbone layer, or behind those a drafter block.
         weights: Where weights come from.
     """
 
     def __init__(self, config: ModelConfig, layer: int, weights: WeightReader) -> None:
-        prefix = f"layers.{layer}.ffn"
-        self.name = f"layers.{layer}"
-        self.num_active = config.num_experts_per_tok
+        self.name = config.block_name(layer)
+        prefix = f"{self.name}.ffn"
+        self.num_active = config.num_active_experts(layer)
         self.scaling_factor = config.routed_scaling_factor
         self.limit = config.swiglu_limit
         self.batch_invariant = weights.numerics.deterministic
         is_native = weights.numerics.is_native
         self.gate = weights.wide_linear(f"{prefix}.gate")
         self.gate_bias = weights.wide(f"{prefix}.gate.bias")
-        self.w13, self.w2 = weights.experts(f"{prefix}.experts", config.n_routed_experts)
+        self.w13, self.w2 = weights.experts(f"{prefix}.experts", config.num_experts(layer))
         self.quantizes_routed = is_native and weights.is_quantized(f"{prefix}.experts.0.w1")
         shared = f"{prefix}.shared_experts"
         self.shared_w13 = weights.linear(f"{shared}.w1", f"{shared}.w3").weight

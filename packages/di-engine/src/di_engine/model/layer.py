@@ -16,16 +16,17 @@ from di_kernels.ops import HyperMixes
 
 
 class Layer:
-    """Backbone layer.
+    """Backbone layer or drafter block.
 
     Args:
         config: The model.
-        layer: Its number, from 0.
+        layer: Its number, from 0; drafter blocks are numbered behind the layers.
         weights: Where weights come from.
     """
 
     def __init__(self, config: ModelConfig, layer: int, weights: WeightReader) -> None:
-        self.name = f"layers.{layer}"
+        self.name = config.block_name(layer)
+        self.is_draft_target = layer in config.dspark_target_layer_ids
         self.norm_eps = config.rms_norm_eps
         self.batch_invariant = weights.numerics.deterministic
         self.engram = Engram(config, layer, weights) if config.has_engram(layer) else None
@@ -51,6 +52,8 @@ class Layer:
             streams = self.engram(streams, step)
             if step.taps is not None:
                 step.tap(self.name, engram_out=streams)
+        if self.is_draft_target and step.draft_features is not None:
+            step.draft_features.append(streams)
 
         mixes = self.attention_mix(streams)
         x = self._collapse(streams, pre_mix, self.attention_norm)

@@ -30,7 +30,7 @@ class WindowPlan:
 
     Attributes:
         store_slots: Ring slot of each row's key; -1 for rows that a later row of the same chunk
-            would overwrite, shape [T].
+            would overwrite, shape [T]. None for draft rows, which are not kept.
         history_slots: Ring slots of the `window - 1` tokens before each request's first row, -1
             where there is none, shape [R * (window - 1)]; None when keys are read from the ring.
         read_slots: Keys of each row in ascending position, -1 for none, shape [T, window]. Ring
@@ -38,7 +38,7 @@ class WindowPlan:
         is_valid: Which of `read_slots` are keys, shape [T, window].
     """
 
-    store_slots: Tensor
+    store_slots: Tensor | None
     history_slots: Tensor | None
     read_slots: Tensor
     is_valid: Tensor
@@ -136,6 +136,7 @@ class Step:
         engram_rows: Table rows of each Engram layer, shape [T, Engram layers, columns].
         selection: Entries chosen by the latest index source.
         candidate_blocks: Candidate blocks chosen by the candidate source, -1 padded, ascending.
+        draft_features: Receives the streams that enter the drafter's target layers when not None.
         taps: Receives named intermediate tensors when not None.
     """
 
@@ -149,6 +150,7 @@ class Step:
     engram_rows: Tensor | None = None
     selection: Selection | None = None
     candidate_blocks: Tensor | None = None
+    draft_features: list[Tensor] | None = None
     taps: dict[str, Tensor] | None = None
 
     def tap(self, prefix: str, **tensors: Tensor) -> None:
