@@ -12,6 +12,7 @@ message, problems, seconds)`. The end of the connection ends the server and its 
 """
 
 import contextlib
+import ctypes
 import math
 import os
 import resource
@@ -125,8 +126,11 @@ class _Server:
         now = time.monotonic()
         for worker in list(self._workers.values()):
             if now - worker.started >= self._limits.timeout_s:
-                self._kill(worker)
-                self._fail(worker, "timeout", f"took longer than {self._limits.timeout_s:g} s")
+                # It may have ended in time and only be noticed late, as on a machine that was
+                # paused: what it sent, or how it died, decides.
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(worker.pid, signal.SIGKILL)
+                self._finish(worker)
 
     def _fork(self, job_id: int, schema: OutputSchema) -> None:
         receiver, sender = Pipe(duplex=False)
@@ -143,6 +147,7 @@ class _Server:
     def _work(self, schema: OutputSchema, sender: Connection, report: IO[bytes]) -> None:
         """Compiles in the forked process and sends one message."""
         self._control.close()
+        _forbid_core_dump()
         os.dup2(report.fileno(), 2)  # xgrammar writes its warnings there
         if self._limits.niceness:
             os.nice(self._limits.niceness)
@@ -179,7 +184,7 @@ class _Server:
         """Passes on what a worker sent, or says how it died."""
         try:
             message = worker.results.recv()
-        except EOFError:
+        except (EOFError, OSError):  # nothing, or a part: it died while it sent
             message = None
         worker.report.seek(0)
         report = worker.report.read(MAX_REPORT_BYTES)
@@ -189,8 +194,10 @@ class _Server:
             self._control.send((message[0], worker.job_id, *message[1:], seconds))
             return
         code = os.waitstatus_to_exitcode(status)
-        out_of_memory = code == MEMORY_EXIT_CODE or b"bad_alloc" in report
-        if out_of_memory:
+        overdue = seconds >= self._limits.timeout_s
+        if overdue and -code in (signal.SIGKILL, signal.SIGXCPU):
+            self._fail(worker, "timeout", f"took longer than {self._limits.timeout_s:g} s")
+        elif code == MEMORY_EXIT_CODE or b"bad_alloc" in report:
             megabytes = self._limits.memory_limit_bytes >> 20
             self._fail(
                 worker, "memory", f"needed more than the {megabytes} MiB that a worker may use"
@@ -218,12 +225,24 @@ class _Server:
 
 
 MEMORY_EXIT_CODE = 97
+PR_SET_DUMPABLE = 4
 
 
 def _address_space() -> int:
     """Returns the bytes of address space of this process."""
     with open("/proc/self/statm") as file:
         return int(file.read().split()[0]) * resource.getpagesize()
+
+
+def _forbid_core_dump() -> None:
+    """Lets this process die at once: a dump of its memory could outlast the time limit.
+
+    The limit on the size of core files does not bind where the kernel pipes them to a program, see
+    core(5); a process that is not dumpable has none in either case.
+    """
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(AttributeError):  # no Linux
+        ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def _warnings(report: IO[bytes]) -> list[str]:
@@ -242,7 +261,6 @@ def main() -> None:
     _, vocabulary, limits = control.recv()
     for view in VIEWS:
         vocabulary.tokenizer_info(view)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # writing a core would outlast the time limit
     for crash in (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT):
         signal.signal(crash, signal.SIG_DFL)  # libraries install handlers that do not end a worker
     with contextlib.suppress(BrokenPipeError):  # the engine left while xgrammar was loading
