@@ -46,8 +46,13 @@ def _print(values: dict[str, Any]) -> None:
     for name, value in values.items():
         if isinstance(value, dict) and value:
             stdout.print(_mapping_table(name, value))
-        elif isinstance(value, list) and value:
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
             stdout.print(_list_table(name, value))
+        elif isinstance(value, list) and value:
+            # Problems hold paths and tensor names: lines can be copied and searched, cells wrap.
+            stdout.print(
+                f"{name}:", *(f"  {_text(line)}" for line in value), sep="\n", markup=False
+            )
 
 
 def _mapping_table(name: str, values: dict[str, Any]) -> Table:
@@ -59,12 +64,7 @@ def _mapping_table(name: str, values: dict[str, Any]) -> Table:
     return table
 
 
-def _list_table(name: str, rows: list[Any]) -> Table:
-    if not all(isinstance(row, dict) for row in rows):
-        table = Table(title=name, title_justify="left", show_header=False)
-        for row in rows:
-            table.add_row(_text(row))
-        return table
+def _list_table(name: str, rows: list[dict[str, Any]]) -> Table:
     columns = list(rows[0])
     table = Table(*columns, title=name, title_justify="left")
     for row in rows:
