@@ -2,6 +2,7 @@
 
 import functools
 import importlib.util
+import os
 
 import pytest
 
@@ -14,7 +15,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Sets hypothesis up: no deadlines (machines are shared), a blob that reproduces a failure."""
+    """Sets hypothesis up: no deadlines (machines are shared), a blob that reproduces a failure.
+
+    Test processes share the cores: each starts that many threads less. They inherit the setting
+    from here, before any of them imports torch.
+    """
+    if num_processes := len(getattr(config.option, "tx", None) or ()):
+        cores = os.cpu_count() or 1
+        os.environ["OMP_NUM_THREADS"] = str(max(1, cores // num_processes))
     if importlib.util.find_spec("hypothesis") is not None:
         from hypothesis import settings
 
