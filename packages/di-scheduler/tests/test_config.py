@@ -30,6 +30,7 @@ def test_every_problem_is_listed_at_once():
         ({"role": "decode"}, "`role` = decode needs `preemption` = abort"),
         ({"num_draft_tokens": 2}, "= 24: 16"),
         ({"vocab_size": 0}, "`vocab_size`"),
+        ({"keep_tokens": 128}, "`keep_tokens` must be 0 or at least .* = 129: 128"),
     ],
 )
 def test_contradictions_name_both_fields(fields, words):

@@ -48,10 +48,13 @@ def run(engine, name, prompt, max_tokens=6):
 
 PROMPT = np.random.default_rng(1).integers(2, 40, 64).tolist()
 SNAPSHOTS = {"num_snapshot_slots": 20, "snapshot_min_gain": BLOCK}
+KEPT = {"keep_tokens": 9}
 
 
 @pytest.mark.parametrize("overlapped", [False, True])
-@pytest.mark.parametrize("windows", [{"num_window_layers": 0}, {}, SNAPSHOTS])
+@pytest.mark.parametrize(
+    "windows", [{"num_window_layers": 0}, {}, SNAPSHOTS, KEPT, KEPT | SNAPSHOTS]
+)
 def test_warm_equals_cold_for_every_hit_length(overlapped, windows):
     for hit in range(len(PROMPT) + 1):
         engine = make_engine(overlapped, **windows)
@@ -114,6 +117,46 @@ def test_restored_snapshot_spares_the_replay():
     assert engine.scheduler.counters.snapshot_saves == 1
     assert run(engine, "warm", PROMPT[:45]) == 5
     assert engine.scheduler.counters.snapshot_restores == 1
+
+
+def test_kept_rows_are_computed_whatever_is_cached():
+    engine = make_engine(**KEPT, **SNAPSHOTS)
+    run(engine, "cold", PROMPT[:45], max_tokens=1)
+    # The ring saved at 40 comes too late for the same prompt, whose kept rows begin at 36.
+    assert run(engine, "same", PROMPT[:45]) == 45 - 36 + REPLAY
+    assert engine.scheduler.counters.snapshot_restores == 0
+    assert run(engine, "longer", PROMPT[:60]) == 60 - 40
+    assert engine.scheduler.counters.snapshot_restores == 1
+
+
+def test_a_request_that_needs_all_rows_reads_no_cache_and_is_not_cut():
+    engine = make_engine(**KEPT)
+    run(engine, "cold", PROMPT[:45], max_tokens=1)
+    engine.add(Request("rows", PROMPT[:45], max_tokens=1, needs_all_rows=True))
+    plan = engine.step()
+    assert plan.query_lens.tolist() == [32]
+    assert plan.late_starts.tolist() == [0]
+    engine.run()
+
+
+def test_plans_say_where_the_kept_rows_begin():
+    engine = make_engine(**KEPT)
+    engine.add(Request("long", PROMPT[:45], max_tokens=2))
+    engine.add(Request("short", PROMPT[10:19], max_tokens=2))
+    starts = {}
+    while engine.scheduler.has_unfinished:
+        plan = engine.step()
+        if plan is not None:
+            for name, start, is_prompt in zip(
+                plan.request_ids, plan.late_starts.tolist(), plan.is_prompt, strict=True
+            ):
+                starts.setdefault((name, bool(is_prompt)), set()).add(start)
+    assert starts == {
+        ("long", True): {36},
+        ("long", False): {0},
+        ("short", True): {0},
+        ("short", False): {0},
+    }
 
 
 def test_turn_continues_from_the_ring_saved_while_decoding():
@@ -232,6 +275,7 @@ def test_blocks_of_an_uncommitted_step_are_not_shared():
 @given(data=st.data(), overlapped=st.booleans(), snapshots=st.booleans())
 def test_any_family_of_prompts_gives_cold_tokens(data, overlapped, snapshots):
     fields = SNAPSHOTS | {"num_snapshot_slots": 3} if snapshots else {}
+    fields = fields | {"keep_tokens": data.draw(st.sampled_from([0, 8, 20]))}
     engine = make_engine(overlapped, num_blocks=data.draw(st.integers(16, 60)), **fields)
     requests = []
     for number in range(data.draw(st.integers(1, 8))):

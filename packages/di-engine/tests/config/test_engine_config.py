@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,9 @@ class TestSources:
 
     def test_later_sources_win_and_are_named(self, tmp_path: Path) -> None:
         file = tmp_path / "engine.yaml"
-        file.write_text("scheduler: {max_running: 3, min_chunk: 4}\ndevice: cuda\nseed: 9\n")
+        file.write_text(
+            "scheduler: {max_running: 3}\ncache: {num_blocks: 4}\ndevice: cuda\nseed: 9\n"
+        )
         config = load(
             file=file,
             environ={"DI_SCHEDULER__MAX_RUNNING": "5", "DI_DEVICE": "cpu", "HOME": "/x"},
@@ -47,7 +50,7 @@ class TestSources:
         assert (config.scheduler.max_running, origins["scheduler.max_running"]) == (7, "flag")
         assert (config.device, origins["device"]) == ("cpu", "env DI_DEVICE")
         assert (config.seed, origins["seed"]) == (9, f"file {file}")
-        assert (config.scheduler.min_chunk, origins["cache.storage"]) == (4, "default")
+        assert (config.cache.num_blocks, origins["cache.storage"]) == (4, "default")
 
     def test_environment_text_is_read_by_type(self) -> None:
         config = load(
@@ -144,9 +147,9 @@ class TestContradictions:
                 "at most 10",
             ),
             (
-                {"max_tokens_per_step": 10, "max_running": 2, "min_chunk": 11},
-                ("scheduler.max_tokens_per_step", "scheduler.min_chunk"),
-                "at most 10",
+                {"keep_tokens": 140},
+                ("prefill.keep_tokens", "prefill.truncation"),
+                "mask or compact",
             ),
             (
                 {
@@ -205,6 +208,24 @@ class TestWithModel:
         with pytest.raises(ConfigError, match=r"at least 9, or .* of at most 128"):
             load(overrides={"max_model_len": 1024, "num_blocks": 2}).with_model(model)
         load(overrides={"max_model_len": 1024, "num_blocks": 9}).with_model(model)
+
+    def test_kept_tokens_hold_the_window_and_what_is_taken_back(self, model: ModelConfig) -> None:
+        least = model.sliding_window + 1
+        config = load(overrides={"truncation": "compact"}).with_model(model)
+        assert config.prefill.keep_tokens == least
+        with pytest.raises(ConfigError, match=f"`sliding_window`.* at least {least}"):
+            load(overrides={"truncation": "mask", "keep_tokens": least - 1}).with_model(model)
+        assert load().with_model(model).prefill.keep_tokens is None
+
+    def test_truncation_needs_a_decoder_half_without_engram(self, model: ModelConfig) -> None:
+        config = load(overrides={"truncation": "mask"})
+        late = dataclasses.replace(model, engram_layer_ids=(1, 7))
+        with pytest.raises(
+            ConfigError, match=r"`engram_layer_ids`: \[7\].*`prefill.truncation`: off"
+        ):
+            config.with_model(late)
+        with pytest.raises(ConfigError, match="no last KV source"):
+            config.with_model(dataclasses.replace(model, kv_source_layer_ids=()))
 
 
 class TestDeepInferNames:

@@ -69,7 +69,7 @@ class Admission:
         external = self._external_hit(record, match)
         if external is not None:
             # Should the load fail, the prompt is computed from the blocks that are here.
-            first_needed = min(match.hit_len, len(record.token_ids) - 1)
+            first_needed = self._config.first_needed(len(record.token_ids), match.hit_len)
             start = max(0, first_needed - self._config.replay_tokens)
             match = PrefixMatch(match.block_ids, match.hit_len, start, None)
         num_new = self._config.blocks_for(len(record.token_ids)) - len(match.block_ids)
@@ -110,12 +110,11 @@ class Admission:
         if not config.prefix_cache:
             return NO_MATCH
         extend_chain(record.block_hashes, record.chain_root, record.token_ids, config.block_size)
-        if record.request.skip_reading_prefix_cache:
+        if self._computes_all(record):
             return NO_MATCH
         blocks = core.pool.find_prefix(record.block_hashes)
         hit_len = len(blocks) * config.block_size
-        # The last token is always computed: somebody has to produce the logits.
-        first_needed = min(hit_len, len(record.token_ids) - 1)
+        first_needed = config.first_needed(len(record.token_ids), hit_len)
         # A ring saved at the end of this hit may be restored for a prompt that ends there, which
         # then computes the token before the boundary once more: that one must be exact too.
         margin = 1 if config.num_snapshot_slots and first_needed == hit_len else 0
@@ -126,16 +125,23 @@ class Admission:
             boundary = (index + 1) * config.block_size
             if boundary <= start:
                 break
+            if boundary > first_needed + 1:
+                continue  # the ring no longer holds the window before `first_needed`
             if record.block_hashes[index] in core.snapshots:
                 restored = min(boundary, first_needed)
                 return PrefixMatch(blocks, hit_len, restored, record.block_hashes[index])
         return PrefixMatch(blocks, hit_len, start, None)
 
+    def _computes_all(self, record: Record) -> bool:
+        request = record.request
+        is_whole = request.needs_all_rows and self._config.keep_tokens > 0
+        return request.skip_reading_prefix_cache or is_whole
+
     def _external_hit(self, record: Record, match: PrefixMatch) -> ExternalHit | None:
         """Returns what the store adds to the local match, if it spares any computation."""
         if self._transfers is None or self._config.role == "prefill":
             return None
-        if record.request.skip_reading_prefix_cache and self._config.role != "decode":
+        if self._config.role != "decode" and self._computes_all(record):
             return None
         hit = self._transfers.lookup(record)
         if hit is None:
@@ -143,7 +149,10 @@ class Admission:
         last = len(record.token_ids) - 1
         if self._config.role == "decode":
             return hit if hit.has_state and hit.num_tokens >= last else None
-        first_needed = min(hit.num_tokens, last)
+        first_needed = self._config.first_needed(last + 1, hit.num_tokens)
+        if first_needed < min(hit.num_tokens, last):
+            # The state of the hit's end does not serve a start before it.
+            hit = record.external = ExternalHit(hit.num_tokens, has_state=False)
         replay = 0 if hit.has_state else self._config.replay_tokens
         return hit if first_needed - replay > match.start else None
 
@@ -160,6 +169,9 @@ class Admission:
         table.write_floor[slot] = match.hit_len
         has_window_gap = match.snapshot is None and self._config.num_window_layers > 0
         table.window_start[slot] = match.start if has_window_gap else 0
+        if self._config.keep_tokens and not record.request.needs_all_rows:
+            late_start = len(record.token_ids) - self._config.keep_tokens
+            table.late_start[slot] = max(0, late_start)
         record.num_cached_tokens = min(match.start, record.prompt_len)
         record.checkpoints = self._checkpoints(record, match)
         record.branch_point = match.hit_len

@@ -47,10 +47,15 @@ class SchedulerConfig:
         prefix_cache: Whether full blocks are shared between requests with the same prefix.
         cache_seed: Distinguishes caches that must never match: model revision, record formats.
         window_size: Sliding-window length in tokens.
-        num_window_layers: Layers that keep a sliding window; 0 if nothing needs a replay.
+        num_window_layers: Layers that keep a sliding window and whose windows a hit must make
+            exact; 0 if nothing needs a replay. With `keep_tokens`, those below the decoder half.
         replay: `exact` recomputes `(window_size - 1) * num_window_layers` tokens before the
             first new token (DeepSeek-V4.1: the least number for which all windows are exact);
             `approximate` recomputes `window_size` tokens (technical report 3.2.2).
+        keep_tokens: Last tokens of each prompt that the decoder half of the model runs
+            (DeepInfer 0.1.0 `YOCO_PREFILL_KEEP_TOKENS`); 0 is all of them. A hit then never starts
+            behind the first of them, so that the decoder half computes the same rows whatever is
+            cached.
         num_snapshot_slots: Saved window rings that can be kept; 0 turns them off.
         ring_slack: Tokens that may be written past a block boundary before the ring loses part
             of the window that ends at the boundary (ring length minus window length). A decoding
@@ -84,6 +89,7 @@ class SchedulerConfig:
     window_size: int = 128
     num_window_layers: int = 0
     replay: Replay = "exact"
+    keep_tokens: int = 0
     num_snapshot_slots: int = 0
     ring_slack: int = 0
     snapshot_min_gain: int = 256
@@ -125,6 +131,18 @@ class SchedulerConfig:
             return self.window_size
         return (self.window_size - 1) * self.num_window_layers
 
+    def first_needed(self, num_tokens: int, hit_len: int) -> int:
+        """Returns the first position that is computed for its own sake behind a cache hit.
+
+        The last token is always computed, since somebody has to produce the logits; so are the
+        tokens that the decoder half keeps, since nothing of theirs outlives a request.
+
+        Args:
+            num_tokens: Tokens of the prompt.
+            hit_len: How many of them are in the global cache.
+        """
+        return min(hit_len, max(0, num_tokens - max(1, self.keep_tokens)))
+
     def blocks_for(self, num_tokens: int) -> int:
         """Returns how many blocks hold `num_tokens` positions."""
         return -(-num_tokens // self.block_size)
@@ -143,6 +161,7 @@ class SchedulerConfig:
             "priority_aging": 0,
             "window_size": 1,
             "num_window_layers": 0,
+            "keep_tokens": 0,
             "num_snapshot_slots": 0,
             "ring_slack": 0,
             "snapshot_min_gain": 1,
@@ -184,6 +203,13 @@ class SchedulerConfig:
         if self.role == "decode" and self.preemption != "abort":
             problems.append(
                 "`role` = decode needs `preemption` = abort: a decode rank cannot recompute"
+            )
+        # What is taken back after a prompt must leave a whole window of the rows that were kept.
+        least = self.window_size + self.num_draft_tokens + 1
+        if 0 < self.keep_tokens < least:
+            problems.append(
+                f"`keep_tokens` must be 0 or at least window_size + num_draft_tokens + 1 = "
+                f"{least}: {self.keep_tokens}"
             )
         if self.num_snapshot_slots and not self.prefix_cache:
             problems.append("`num_snapshot_slots` needs `prefix_cache` = True")

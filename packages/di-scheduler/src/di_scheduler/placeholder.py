@@ -29,6 +29,7 @@ def placeholder_plan(core: Core, kind: StepKind) -> StepPlan:
         token_ids=zero,
         write_floors=zero,
         window_starts=zero,
+        late_starts=zero,
         restore_ids=-one,
         saves=NO_SAVES,
         new_block_slots=none,

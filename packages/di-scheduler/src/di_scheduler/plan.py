@@ -63,6 +63,9 @@ class StepPlan:
         write_floors: Positions below are shared and must not be written to the global cache,
             shape (R,), int32.
         window_starts: First position with a valid ring entry, shape (R,), int32.
+        late_starts: First position that the decoder half of the model runs, shape (R,), int32.
+            Earlier rows end in the global cache, and later ones see no window key before it. 0 for
+            decode rows and where `SchedulerConfig.keep_tokens` is 0.
         restore_ids: Snapshot to copy into the slot's rings before the forward, or -1, shape (R,),
             int32.
         saves: Rings to copy before the forward and before any restore.
@@ -89,6 +92,7 @@ class StepPlan:
     token_ids: Int32Array
     write_floors: Int32Array
     window_starts: Int32Array
+    late_starts: Int32Array
     restore_ids: Int32Array
     saves: SnapshotSaves
     new_block_slots: Int32Array

@@ -286,6 +286,7 @@ class Planner:
             token_ids=known_token_ids(table, slots, starts, query_lens, num_decodes),
             write_floors=table.write_floor[slots],
             window_starts=table.window_start[slots],
+            late_starts=np.where(is_prompt, table.late_start[slots], np.int32(0)),
             restore_ids=self._restore_ids(slots),
             saves=self._snapshots.saves(slots, starts, num_decodes),
             new_block_slots=_joined([g.slots for g in growth]),

@@ -41,6 +41,8 @@ class Request:
         cache_salt: Requests share cached prefixes only with requests of the same salt.
         skip_reading_prefix_cache: Whether every prompt token is computed, for example because its
             log-probability is wanted.
+        needs_all_rows: Whether all layers run every prompt token in spite of
+            `SchedulerConfig.keep_tokens`. Such a request computes its whole prompt.
         output_ids: Output tokens that were produced elsewhere, for example by a prefill rank. The
             request continues after them; they count as output and are not emitted again.
     """
@@ -54,6 +56,7 @@ class Request:
     priority: int = 0
     cache_salt: bytes = b""
     skip_reading_prefix_cache: bool = False
+    needs_all_rows: bool = False
     output_ids: Sequence[int] = ()
 
 

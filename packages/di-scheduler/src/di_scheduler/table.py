@@ -33,6 +33,7 @@ class RequestTable:
         num_drafts: Draft tokens that are there for the next step, int64.
         write_floor: Positions below are shared and must not be written, int32.
         window_start: First position with a valid ring entry, int32.
+        late_start: First prompt position that the decoder half runs, int32.
         saved_boundary: Block boundary up to which no window snapshot is wanted any more, int64.
         stop_ids: Stop ids, padded with `NO_STOP_ID`, int64, shape (slots, width).
         blocks: Block table, padded with -1, int32, shape (slots, blocks per request).
@@ -59,6 +60,7 @@ class RequestTable:
         self.num_drafts = np.zeros(size, np.int64)
         self.write_floor = np.zeros(size, np.int32)
         self.window_start = np.zeros(size, np.int32)
+        self.late_start = np.zeros(size, np.int32)
         self.saved_boundary = np.zeros(size, np.int64)
         self.stop_ids = np.full((size, 1), NO_STOP_ID, np.int64)
         self.blocks = np.full((size, config.blocks_for(config.position_limit)), -1, np.int32)
@@ -98,6 +100,7 @@ class RequestTable:
         self.num_blocks[slot] = self.num_registered[slot] = 0
         self.num_drafts[slot] = 0
         self.write_floor[slot] = self.window_start[slot] = self.saved_boundary[slot] = 0
+        self.late_start[slot] = 0
         self._set_stop_ids(slot, record.stop_ids)
         self.token_ids[slot, :length] = record.token_ids
         return slot

@@ -72,8 +72,11 @@ class Transfers:
         hit = record.external
         assert hit is not None, "a load without a hit"
         length = int(table.num_tokens[slot])
-        first_needed = min(hit.num_tokens, length - 1)
-        start = first_needed if hit.has_state else max(0, first_needed - config.replay_tokens)
+        if hit.has_state:
+            start = min(hit.num_tokens, length - 1)
+        else:
+            first_needed = config.first_needed(length, hit.num_tokens)
+            start = max(0, first_needed - config.replay_tokens)
         table.num_computed[slot] = start
         table.write_floor[slot] = hit.num_tokens
         table.window_start[slot] = 0 if hit.has_state else start

@@ -5,6 +5,7 @@ from di_engine.config.engine_config import (
     EngineConfig,
     ModelSection,
     ObservabilitySection,
+    PrefillSection,
     SchedulerSection,
 )
 from di_engine.config.engram_primes import engram_primes
@@ -22,6 +23,7 @@ __all__ = [
     "ModelConfig",
     "ModelSection",
     "ObservabilitySection",
+    "PrefillSection",
     "QuantizationConfig",
     "RopeScaling",
     "SchedulerSection",

@@ -13,17 +13,30 @@ from di_engine.config.model_config import ModelConfig
 if TYPE_CHECKING:
     from di_engine.config.engine_config import EngineConfig
 
-__all__ = ["check_engine", "check_engine_with_model"]
+__all__ = ["check_engine", "check_engine_with_model", "least_keep_tokens"]
 
 
 def check_engine(config: EngineConfig) -> list[str]:
     """Returns the contradictions that show without knowing the model."""
-    return [*_check_step_size(config), *_check_cache(config)]
+    return [*_check_step_size(config), *_check_cache(config), *_check_prefill(config)]
 
 
 def check_engine_with_model(config: EngineConfig, model: ModelConfig) -> list[str]:
     """Returns the contradictions of a filled configuration with the model and within itself."""
-    return [*_check_step_size(config), *_check_length(config, model)]
+    return [
+        *_check_step_size(config),
+        *_check_length(config, model),
+        *_check_truncation(config, model),
+    ]
+
+
+def least_keep_tokens(model: ModelConfig) -> int:
+    """Returns the fewest prompt tokens that a truncated prefill must keep.
+
+    Whatever is taken back after a prompt, a whole window of kept tokens must be left: the window
+    and the tokens of one step (DeepInfer 0.1.0: window + `MAX_BACKTRACKING_TOKENS`).
+    """
+    return model.sliding_window + 1
 
 
 def _check_step_size(config: EngineConfig) -> Iterator[str]:
@@ -37,12 +50,6 @@ def _check_step_size(config: EngineConfig) -> Iterator[str]:
             f"{scheduler.max_running}: a decode step has one row per running request; use "
             f"`scheduler.max_tokens_per_step` of at least {scheduler.max_running}, or "
             f"`scheduler.max_running` of at most {step}"
-        )
-    if step < scheduler.min_chunk:
-        yield (
-            f"`scheduler.max_tokens_per_step`: {step} and `scheduler.min_chunk`: "
-            f"{scheduler.min_chunk}: no chunk fits into a step; use `scheduler.min_chunk` of at "
-            f"most {step}"
         )
     if not scheduler.chunked_prefill and length is not None and step < length:
         yield (
@@ -65,6 +72,42 @@ def _check_cache(config: EngineConfig) -> Iterator[str]:
         yield (
             f"`cache.num_blocks`: {cache.num_blocks} and `cache.memory_fraction`: "
             f"{cache.memory_fraction}: both decide the size of the pool; leave one of them out"
+        )
+
+
+def _check_prefill(config: EngineConfig) -> Iterator[str]:
+    prefill = config.prefill
+    if prefill.truncation == "off" and prefill.keep_tokens is not None:
+        yield (
+            f"`prefill.keep_tokens`: {prefill.keep_tokens} and `prefill.truncation`: off: all "
+            "tokens are kept; use `prefill.truncation`: mask or compact, or leave "
+            "`prefill.keep_tokens` out"
+        )
+
+
+def _check_truncation(config: EngineConfig, model: ModelConfig) -> Iterator[str]:
+    prefill = config.prefill
+    if prefill.truncation == "off":
+        return
+    if model.decoder_start is None:
+        yield (
+            f"`prefill.truncation`: {prefill.truncation} and `kv_source_layer_ids`: [] of the "
+            "model: there is no last KV source to cut behind; use `prefill.truncation`: off"
+        )
+        return
+    late = [layer for layer in model.engram_layer_ids if layer >= model.decoder_start]
+    if late:
+        yield (
+            f"`prefill.truncation`: {prefill.truncation} and `engram_layer_ids`: {late} of the "
+            f"model, which lie in its decoder half (layers {model.decoder_start} and up) and need "
+            "all rows; use `prefill.truncation`: off"
+        )
+    least = least_keep_tokens(model)
+    if prefill.keep_tokens is not None and prefill.keep_tokens < least:
+        yield (
+            f"`prefill.keep_tokens`: {prefill.keep_tokens} and `sliding_window`: "
+            f"{model.sliding_window} of the model: the window and what may be taken back must "
+            f"remain; use `prefill.keep_tokens` of at least {least}"
         )
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
 
-from di_engine.config.contradictions import check_engine, check_engine_with_model
+from di_engine.config.contradictions import check_engine, check_engine_with_model, least_keep_tokens
 from di_engine.config.model_config import ModelConfig
 from di_engine.config.origins import (
     ConfigField,
@@ -32,6 +32,7 @@ __all__ = [
     "EngineConfig",
     "ModelSection",
     "ObservabilitySection",
+    "PrefillSection",
     "SchedulerSection",
 ]
 
@@ -116,7 +117,6 @@ class SchedulerSection(_Section):
         default=None, ge=1, description="rows of one step; default max(`model.max_model_len`, 4096)"
     )
     chunked_prefill: bool = Field(default=True, description="a prompt may be spread over steps")
-    min_chunk: int = Field(default=1, ge=1, description="smallest prompt chunk in tokens")
     policy: Literal["mixed", "prefill_first", "decode_first"] = Field(
         default="mixed", description="which rows a step takes first"
     )
@@ -125,6 +125,23 @@ class SchedulerSection(_Section):
     )
     overlap: bool = Field(
         default=True, description="the host books a step while the device runs the next"
+    )
+
+
+class PrefillSection(_Section):
+    """How much of a prompt the decoder half of the model runs."""
+
+    truncation: Literal["off", "mask", "compact"] = Field(
+        default="off",
+        description="layers behind the last KV source run all prompt tokens (`off`) or the last "
+        "`prefill.keep_tokens`: `mask` hides the others' window keys, `compact` drops their rows; "
+        "approximate",
+    )
+    keep_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        description="prompt tokens that a truncated prefill keeps; when absent the least allowed, "
+        "the window and what may be taken back",
     )
 
 
@@ -158,6 +175,7 @@ class EngineConfig(BaseModel):
     model: ModelSection = ModelSection()
     cache: CacheSection = CacheSection()
     scheduler: SchedulerSection = SchedulerSection()
+    prefill: PrefillSection = PrefillSection()
     observability: ObservabilitySection = ObservabilitySection()
     device: str = Field(
         default="auto", min_length=1, description="`auto`, `cpu`, `cuda`, `cuda:1`, ..."
@@ -261,8 +279,8 @@ class EngineConfig(BaseModel):
         """Fills the values that depend on the model and checks the rest against it.
 
         Returns:
-            A copy in which `model.max_model_len`, `cache.global_format` and
-            `scheduler.max_tokens_per_step` are set.
+            A copy in which `model.max_model_len`, `cache.global_format`,
+            `scheduler.max_tokens_per_step` and, with truncation, `prefill.keep_tokens` are set.
 
         Raises:
             ConfigError: A value contradicts the model or, once defaults are known, another.
@@ -276,6 +294,8 @@ class EngineConfig(BaseModel):
             "scheduler.max_tokens_per_step": self.scheduler.max_tokens_per_step
             or max(model_len, DEFAULT_STEP_TOKENS, self.scheduler.max_running),
         }
+        if self.prefill.truncation != "off":
+            filled["prefill.keep_tokens"] = self.prefill.keep_tokens or least_keep_tokens(model)
         copy = self
         origins = dict(self._origins)
         for path, value in filled.items():

@@ -171,6 +171,14 @@ class ModelConfig:
 
     # Questions about one backbone layer.
 
+    @property
+    def decoder_start(self) -> int | None:
+        """First layer of the decoder half: the last KV source; None without any.
+
+        From there on a layer leaves nothing in the global cache, but for that layer's own entries.
+        """
+        return max(self.kv_source_layer_ids, default=None)
+
     def ratio(self, layer: int) -> int:
         """Tokens per compressed entry of a layer; 0 means sliding window only."""
         return self.compress_ratios[layer]

@@ -100,7 +100,12 @@ def assemble(config: EngineConfig, progress: LoadProgress | None = None) -> Engi
     )
     snapshots = None
     if scheduler_config.num_snapshot_slots:
-        snapshots = RingSnapshots(layout, scheduler_config.num_snapshot_slots, device.torch_device)
+        snapshots = RingSnapshots(
+            layout,
+            scheduler_config.num_snapshot_slots,
+            device.torch_device,
+            scheduler_config.num_window_layers,
+        )
     forbids_syncs = config.observability.forbid_host_syncs
     runner = ModelRunner(
         backbone,
@@ -110,6 +115,7 @@ def assemble(config: EngineConfig, progress: LoadProgress | None = None) -> Engi
         num_state_slots=scheduler_config.state_slots,
         device=device.torch_device,
         snapshots=snapshots,
+        truncation=config.prefill.truncation,
         make_event=lambda: device.platform.event(device.index),
         sync_guard=partial(forbid_host_sync, device) if forbids_syncs else nullcontext,
     )
@@ -131,6 +137,7 @@ def pool_blocks(
     layout: CacheLayout,
     num_state_slots: int,
     num_snapshot_slots: int = 0,
+    num_kept_layers: int | None = None,
 ) -> int:
     """Number of cache blocks that are wanted and fit.
 
@@ -140,12 +147,13 @@ def pool_blocks(
         layout: Sizes of a block and of a state slot.
         num_state_slots: State slots that come out of the same memory.
         num_snapshot_slots: Saved window rings that come out of it too.
+        num_kept_layers: Layers of a saved ring; None for all.
 
     Raises:
         CapacityError: If not even one block fits beside the state slots.
     """
     state_bytes = num_state_slots * layout.bytes_per_state_slot
-    snapshot_bytes = num_snapshot_slots * RingSnapshots.bytes_per_slot(layout)
+    snapshot_bytes = num_snapshot_slots * RingSnapshots.bytes_per_slot(layout, num_kept_layers)
     fitting = (available_bytes - state_bytes - snapshot_bytes) // max(1, layout.bytes_per_block)
     if fitting < 2:
         raise CapacityError(
@@ -177,6 +185,12 @@ def _scheduler_config(
     assert max_tokens_per_step is not None, "filled by `with_model`"
     num_state_slots = math.floor(scheduler.max_running * cache.state_slot_ratio) + 2
     num_snapshot_slots = cache.snapshot_slots if cache.prefix_cache else 0
+    num_window_layers = layout.num_window_layers
+    if config.prefill.truncation != "off":
+        # The decoder half runs the same rows whatever is cached: only the layers below it count.
+        assert model_config.decoder_start is not None, "checked by `with_model`"
+        num_window_layers = model_config.decoder_start
+    exact_replay = (model_config.sliding_window - 1) * num_window_layers
     num_blocks = cache.num_blocks
     if num_blocks is None:
         available = device.available_memory() * cache.memory_fraction
@@ -187,6 +201,7 @@ def _scheduler_config(
             layout,
             num_state_slots,
             num_snapshot_slots,
+            num_window_layers,
         )
     return SchedulerConfig(
         max_model_len=max_model_len,
@@ -202,9 +217,11 @@ def _scheduler_config(
         vocab_size=model_config.vocab_size,
         prefix_cache=cache.prefix_cache,
         window_size=model_config.sliding_window,
-        num_window_layers=layout.num_window_layers,
+        num_window_layers=num_window_layers,
+        keep_tokens=config.prefill.keep_tokens or 0,
         replay=cache.replay,
         num_snapshot_slots=num_snapshot_slots,
+        snapshot_min_gain=min(2 * cache.block_size, max(1, exact_replay)),
         ring_slack=layout.ring_len - model_config.sliding_window,
     )
 

@@ -112,6 +112,7 @@ class Engine:
                     priority=request.priority,
                     cache_salt=request.cache_salt,
                     skip_reading_prefix_cache=wants_prompt_rows or not request.reads_prefix_cache,
+                    needs_all_rows=wants_prompt_rows,
                 )
             )
         except SchedulerCapacityError as error:

@@ -82,7 +82,7 @@ class Attention:
         heads = ops.apply_rope(heads, rotations.forward)
         q, kv = heads[:, :-1], heads[:, -1]
 
-        if self.compressor is not None:
+        if self.compressor is not None and step.writes_entries:
             self.compressor(x, step)
         if self.indexer is not None:
             self.indexer(x, q_latent, step)

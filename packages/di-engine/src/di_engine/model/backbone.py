@@ -6,6 +6,8 @@ Reads top to bottom; one file per mechanism beside it. Facts: DeepSeek-V4.1 refe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -20,6 +22,7 @@ from di_engine.model.engram import EngramHasher
 from di_engine.model.layer import Layer
 from di_engine.model.numerics import Numerics
 from di_engine.model.step import Step, StepPlanner
+from di_engine.model.truncation import Truncation
 from di_engine.model.weights import WeightReader
 from di_kernels import ops
 from di_kernels.ops import YarnScaling
@@ -100,16 +103,73 @@ class Backbone:
             taps: When given, receives intermediate tensors by name (``layers.3.attn_out``).
 
         Returns:
-            Normalised final hidden states, compute dtype, shape [T, H].
+            Normalised final hidden states, compute dtype, shape [T, H]; zeros for rows that a
+            truncation drops. `taps` of the decoder half hold the remaining rows alone.
         """
         return self.run(self.start(batch, cache, taps))
 
     def run(self, step: Step) -> Tensor:
         """Runs all layers of a step; returns what `forward` does."""
         streams, pre_mix = self.embed(step.batch)
-        for layer in self.layers:
+        truncation = step.batch.truncation
+        if truncation is None:
+            return self._run(self.layers, streams, pre_mix, step)
+        assert self.config.decoder_start is not None, "checked with the engine's configuration"
+        encoder = self.layers[: self.config.decoder_start]
+        decoder = self.layers[self.config.decoder_start :]
+        for layer in encoder:
+            streams, pre_mix = layer(streams, pre_mix, step)
+        if truncation.kept is None:
+            return self._run(decoder, streams, pre_mix, self._decoder_step(truncation, step))
+        decoder[0].write_entries(streams, pre_mix, step)
+        return self._run_kept(decoder, streams, pre_mix, step, truncation, truncation.kept.rows)
+
+    def _run(self, layers: Sequence[Layer], streams: Tensor, pre_mix: Tensor, step: Step) -> Tensor:
+        """Hidden states behind the last of `layers`."""
+        for layer in layers:
             streams, pre_mix = layer(streams, pre_mix, step)
         return self.finish(streams, pre_mix, step)
+
+    def _run_kept(
+        self,
+        layers: Sequence[Layer],
+        streams: Tensor,
+        pre_mix: Tensor,
+        step: Step,
+        truncation: Truncation,
+        rows: Tensor,
+    ) -> Tensor:
+        """Hidden states behind the last of `layers` of some rows, zeros for the others."""
+
+        def spread(values: Tensor) -> Tensor:
+            spread_out = values.new_zeros(step.batch.num_rows, *values.shape[1:])
+            spread_out[rows] = values
+            return spread_out
+
+        features = step.draft_features
+        if len(rows) == 0:
+            if features is not None:
+                features += [torch.zeros_like(streams) for x in layers if x.is_draft_target]
+            return streams.new_zeros(len(streams), streams.shape[-1])
+        decoder = self._decoder_step(truncation, step)
+        decoder.draft_features = None if features is None else []
+        hidden = self._run(layers, streams[rows], pre_mix[rows], decoder)
+        if features is not None:
+            # A drafter stores keys for all rows. Those of dropped rows lie before every window.
+            features += [spread(streams) for streams in decoder.draft_features or ()]
+        return spread(hidden)
+
+    def _decoder_step(self, truncation: Truncation, step: Step) -> Step:
+        """The step as the decoder half sees it."""
+        decoder = self.planner.plan(truncation.apply(step.batch), step.cache)
+        decoder.taps = step.taps
+        decoder.draft_features = step.draft_features
+        decoder.candidate_blocks = step.candidate_blocks
+        if truncation.kept is not None:
+            decoder.writes_entries = False
+            if step.candidate_blocks is not None:
+                decoder.candidate_blocks = step.candidate_blocks[truncation.kept.rows]
+        return decoder
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
 from di_engine.cache import BLOCK_TOKENS
 from di_engine.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from di_engine.model.truncation import Truncation
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,7 @@ class StepBatch:
         write_floors: Global entries completed below this position are not written, shape [R].
         max_query_len: Largest entry of `query_lens`.
         max_context_len: Largest entry of `context_lens`.
+        truncation: Which rows the decoder half runs and sees; None for all.
     """
 
     token_ids: Tensor
@@ -79,6 +83,7 @@ class StepBatch:
     write_floors: Tensor
     max_query_len: int
     max_context_len: int
+    truncation: Truncation | None = None
 
     @property
     def num_rows(self) -> int:

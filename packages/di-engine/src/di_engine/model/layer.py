@@ -72,6 +72,13 @@ class Layer:
             step.tap(self.name, ffn_norm_out=x, ffn_out=fed, stream=streams, pre_mix=mixes.pre)
         return streams, mixes.pre
 
+    def write_entries(self, streams: Tensor, pre_mix: Tensor, step: Step) -> None:
+        """Does what a KV source leaves in the global cache, and nothing else of the layer."""
+        assert self.engram is None, "an Engram layer changes the streams first"
+        assert self.attention.compressor is not None, "only KV sources write entries"
+        x = self._collapse(streams, pre_mix, self.attention_norm)
+        self.attention.compressor(x, step)
+
     def _collapse(self, streams: Tensor, pre_mix: Tensor, norm: Tensor) -> Tensor:
         return ops.hc_collapse_norm(
             streams, pre_mix, norm, self.norm_eps, batch_invariant=self.batch_invariant

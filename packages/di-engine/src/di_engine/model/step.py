@@ -137,6 +137,7 @@ class Step:
         selection: Entries chosen by the latest index source.
         candidate_blocks: Candidate blocks chosen by the candidate source, -1 padded, ascending.
         draft_features: Receives the streams that enter the drafter's target layers when not None.
+        writes_entries: Whether KV sources write; False where the entries are there already.
         taps: Receives named intermediate tensors when not None.
     """
 
@@ -151,6 +152,7 @@ class Step:
     selection: Selection | None = None
     candidate_blocks: Tensor | None = None
     draft_features: list[Tensor] | None = None
+    writes_entries: bool = True
     taps: dict[str, Tensor] | None = None
 
     def tap(self, prefix: str, **tensors: Tensor) -> None:

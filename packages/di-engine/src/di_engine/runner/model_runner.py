@@ -26,6 +26,7 @@ from di_engine.runner.request import EngineRequest, PositionLogprobs
 from di_engine.runner.sampled_rows import RunningRequest, SampledRows, StepLogprobs, draw
 from di_engine.runner.slot_state import SlotState
 from di_engine.runner.step_inputs import (
+    TruncationMode,
     depends_on_device,
     make_step_batch,
     upload,
@@ -119,6 +120,7 @@ class ModelRunner:
         num_state_slots: int,
         device: torch.device,
         snapshots: RingSnapshots | None = None,
+        truncation: TruncationMode = "off",
         make_event: Callable[[], Event] = HostEvent,
         sync_guard: Callable[[], AbstractContextManager[object]] = nullcontext,
         clock: Callable[[], float] = time.monotonic,
@@ -133,6 +135,7 @@ class ModelRunner:
             num_state_slots: State slots of the scheduler, the reserved one included.
             device: Where batch tensors are made.
             snapshots: Saved window rings; None if plans save none.
+            truncation: How the decoder half is spared the prompt rows that plans let it skip.
             make_event: Makes an event of the device.
             sync_guard: Makes a context for `launch`, for example one in which a host that waits for
                 the device is an error (`runner.sync_guard`).
@@ -145,6 +148,7 @@ class ModelRunner:
         self._history_len = history_len
         self._device = device
         self._snapshots = snapshots
+        self._truncation: TruncationMode = truncation
         self._make_event = make_event
         self._sync_guard = sync_guard
         self._slots = SlotState(num_state_slots, num_draft_tokens=0, device=device)
@@ -287,7 +291,12 @@ class ModelRunner:
             self._snapshots.restore(self._cache, slots, ids)
 
     def _make_batch(self, plan: StepPlan) -> StepBatch:
-        batch = make_step_batch(plan, history_len=self._history_len, device=self._device)
+        batch = make_step_batch(
+            plan,
+            history_len=self._history_len,
+            device=self._device,
+            truncation=self._truncation,
+        )
         return self._slots.repair(batch, None) if depends_on_device(plan) else batch
 
     def _record(self, launched: LaunchedStep, token_ids: torch.Tensor) -> None:

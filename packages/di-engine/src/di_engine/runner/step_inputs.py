@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from di_engine.model.batch import StepBatch
+from di_engine.model.truncation import Truncation
 from di_engine.runner.slot_state import EarlierStep
 from di_scheduler import StepPlan
 
-__all__ = ["depends_on_device", "make_earlier_step", "make_step_batch", "upload"]
+__all__ = ["TruncationMode", "depends_on_device", "make_earlier_step", "make_step_batch", "upload"]
 
 
 def upload(
@@ -23,13 +26,23 @@ def upload(
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
-def make_step_batch(plan: StepPlan, *, history_len: int, device: torch.device) -> StepBatch:
+TruncationMode = Literal["off", "mask", "compact"]
+
+
+def make_step_batch(
+    plan: StepPlan,
+    *,
+    history_len: int,
+    device: torch.device,
+    truncation: TruncationMode = "off",
+) -> StepBatch:
     """Builds the model's input as far as the host knows it.
 
     Args:
         plan: What to run; its rows are contiguous per request.
         history_len: Tokens before the first row that the n-gram lookup may need.
         device: Where the tensors go.
+        truncation: What becomes of the rows before the plan's `late_starts`.
 
     Returns:
         Tensors on `device`. `logits_rows` are the rows that tokens are sampled from: the last of a
@@ -52,6 +65,17 @@ def make_step_batch(plan: StepPlan, *, history_len: int, device: torch.device) -
         write_floors=put(plan.write_floors),
         max_query_len=int(plan.query_lens.max()),
         max_context_len=int(plan.context_lens.max()),
+        truncation=(
+            None
+            if truncation == "off"
+            else Truncation.build(
+                plan.late_starts,
+                plan.context_lens - plan.query_lens,
+                plan.query_lens,
+                drops_rows=truncation == "compact",
+                upload=put,
+            )
+        ),
     )
 
 

@@ -4,7 +4,9 @@ Keys are stored per block and offset, window entries per ring slot, both with th
 belong to. The model's prefix is read back through the block table, so that a wrong, stale or stolen
 block changes the tokens. Window entries carry the number of layers up to which they are exact
 (one layer is lost per missing neighbour, DeepSeek-V4.1 attention with `window - 1` earlier keys);
-a key or a token computed from an inexact window is spoiled.
+a key or a token computed from an inexact window is spoiled. With `keep_tokens` there is one more
+ring for the decoder half, which outlives no request: a token is spoiled if a row that the decoder
+half runs misses one of the neighbours it may see there.
 
 Steps are queued by `launch` and executed by `collect`, one late if the engine overlaps: results
 that are not yet there cannot be read.
@@ -46,6 +48,7 @@ class _Row:
     table: list[int]
     write_floor: int
     window_start: int
+    late_start: int
     is_prompt: bool
     needs_sample: bool
     num_drafts: int
@@ -70,6 +73,7 @@ class FakeDevice:
         self.ring_len = config.window_size + config.ring_slack
         self.keys: dict[tuple[int, int], tuple[int, int]] = {}
         self.rings: dict[int, dict[int, tuple[int, int]]] = {}
+        self.late_rings: dict[int, dict[int, int]] = {}
         self.snapshots: dict[int, dict[int, tuple[int, int]]] = {}
         self._drafts: dict[int, list[int]] = {}
         self._committed = np.zeros(0, np.int64)  # by row of the step before
@@ -132,8 +136,9 @@ class FakeDevice:
                 tokens = [first, *drafts[:num_drafts]]
             if int(plan.restore_ids[index]) >= 0:
                 self.rings[slot] = dict(self.snapshots[int(plan.restore_ids[index])])
+                self.late_rings[slot] = {}
             elif plan.is_prompt[index] and not reserved and start in (0, plan.window_starts[index]):
-                self.rings[slot] = {}
+                self.rings[slot], self.late_rings[slot] = {}, {}
             rows.append(
                 _Row(
                     slot,
@@ -143,6 +148,7 @@ class FakeDevice:
                     step.block_tables[index].tolist(),
                     int(plan.write_floors[index]),
                     int(plan.window_starts[index]),
+                    int(plan.late_starts[index]),
                     bool(plan.is_prompt[index]),
                     bool(plan.needs_sample[index]),
                     num_drafts,
@@ -175,6 +181,7 @@ class FakeDevice:
         for index, token_id in enumerate(row.token_ids):
             position = row.start + index
             exact = self._write(row, position, token_id)
+            exact &= self._run_decoder_half(row, position)
             prefix.append(token_id)
             self.num_rows_computed += 1
             self.max_position_end = max(self.max_position_end, position + 1)
@@ -225,6 +232,16 @@ class FakeDevice:
             ring = self.rings.setdefault(row.slot, {})
             ring[position % self.ring_len] = (position, depth)
         return exact
+
+    def _run_decoder_half(self, row: _Row, position: int) -> bool:
+        """Stores the late window entry; returns whether the row saw all it should have."""
+        if not self.config.keep_tokens or position < row.late_start:
+            return True
+        ring = self.late_rings.setdefault(row.slot, {})
+        first = max(0, row.late_start, position - self.config.window_size + 1)
+        is_whole = all(ring.get(p % self.ring_len) == p for p in range(first, position))
+        ring[position % self.ring_len] = position
+        return is_whole
 
     def _exact_layers(self, row: _Row, position: int) -> int:
         layers = self.config.num_window_layers
