@@ -16,12 +16,14 @@ import typer
 from di_engine.cli.app import app
 from di_engine.cli.console import batch_progress, load_progress, note, stderr
 from di_engine.cli.engine_options import with_engine_options
+from di_engine.cli.message_files import read_chats
 from di_engine.cli.prompt_files import CommandRequest, read_requests
 from di_engine.cli.sampling_options import with_sampling_options
 from di_engine.config import EngineConfig
+from di_engine.llm.chat import import_recipe
 from di_engine.llm.llm import LLM
 from di_engine.llm.output_json import output_to_dict
-from di_engine.llm.outputs import RequestError
+from di_engine.llm.outputs import ChatMessage, RequestError, RequestOutput
 
 __all__ = ["generate"]
 
@@ -45,6 +47,16 @@ def generate(
             show_default=False,
         ),
     ] = None,
+    messages_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--messages",
+            help="JSON file with chat messages: a list of them, or an object with `messages` and "
+            "any of `tools`, `tool_choice`, `response_format`, `thinking`, `reasoning_effort` and "
+            "the sampling parameters; in .jsonl one per line. `-` is stdin. Needs deepseek-recipe.",
+            show_default=False,
+        ),
+    ] = None,
     output_format: Annotated[
         Literal["text", "jsonl"],
         typer.Option("--output-format", help="Text alone, or one JSON object per prompt."),
@@ -57,10 +69,17 @@ def generate(
 ) -> None:
     """Generate text from prompts given as arguments, in a file, or on standard input.
 
-    The text goes to standard output, everything else to standard error. The first Ctrl-C ends all
-    requests and prints what they have, the second one kills.
+    The text goes to standard output, everything else to standard error. With `--messages` the
+    text is the answer, then one JSON object per tool call; reasoning is in the JSON output. The
+    first Ctrl-C ends all requests and prints what they have, the second one kills.
     """
-    requests = read_requests(prompts or [], input_file, sampling)
+    if messages_file is None:
+        requests = read_requests(prompts or [], input_file, sampling)
+    elif prompts or input_file is not None:
+        raise typer.BadParameter("give messages or prompts, not both", param_hint="--messages")
+    else:
+        import_recipe()
+        requests = read_chats(messages_file, sampling)
     if not requests:
         note(f"no prompt given, using {_EXAMPLE_PROMPT!r}", quiet)
         requests = [CommandRequest(_EXAMPLE_PROMPT, sampling)]
@@ -69,7 +88,9 @@ def generate(
         llm = LLM(config, load_progress=progress)
     with llm, _first_interrupt_ends(llm) as was_interrupted:
         wants_json = as_json or output_format == "jsonl"
-        if len(requests) == 1 and requests[0].sampling.get("n") == 1 and not wants_json:
+        if messages_file is not None:
+            errors = _write_messages(llm, requests, wants_json, quiet)
+        elif len(requests) == 1 and requests[0].sampling.get("n") == 1 and not wants_json:
             errors = _stream_text(llm, requests[0])
         else:
             errors = _write_outputs(llm, requests, wants_json, quiet)
@@ -103,11 +124,45 @@ def _write_outputs(llm: LLM, requests: list[CommandRequest], as_json: bool, quie
         )
     for index, output in enumerate(outputs):
         if as_json:
-            values = {"prompt_index": index, **output_to_dict(output)}
-            sys.stdout.write(json.dumps(values, ensure_ascii=False) + "\n")
+            _write_json(index, output)
         else:
             sys.stdout.writelines(completion.text + "\n" for completion in output.outputs)
     return [(index, o.error) for index, o in enumerate(outputs) if o.error is not None]
+
+
+def _write_messages(llm: LLM, chats: list[CommandRequest], as_json: bool, quiet: bool) -> _Errors:
+    """Prints the answers to all conversations in order, or JSON objects that hold them."""
+    with batch_progress(quiet) as progress:
+        outputs = llm.chat(
+            [chat.prompt for chat in chats],
+            sampling_params=[chat.sampling for chat in chats],
+            progress=progress,
+        )
+    for index, output in enumerate(outputs):
+        if as_json:
+            _write_json(index, output)
+            continue
+        for completion in output.outputs:
+            if completion.message is not None:
+                _write_message(index, completion.message)
+    return [(index, o.error) for index, o in enumerate(outputs) if o.error is not None]
+
+
+def _write_message(index: int, message: ChatMessage) -> None:
+    """Prints an answer and its calls; calls that must not be run are named on standard error."""
+    if message.content or not message.tool_calls:
+        sys.stdout.write(message.content + "\n")
+    for call in message.tool_calls:
+        sys.stdout.write(json.dumps(call["function"], ensure_ascii=False) + "\n")
+    for bad in message.malformed_tool_calls:
+        stderr.print(
+            f"prompt {index}: malformed call of `{bad['name']}`: {bad['reason']}", markup=False
+        )
+
+
+def _write_json(index: int, output: RequestOutput) -> None:
+    values = {"prompt_index": index, **output_to_dict(output)}
+    sys.stdout.write(json.dumps(values, ensure_ascii=False) + "\n")
 
 
 class _Interrupt:

@@ -13,7 +13,7 @@ import typer
 
 from di_engine.errors import InvalidRequestError
 
-__all__ = ["CommandRequest", "read_requests"]
+__all__ = ["CommandRequest", "read_requests", "read_text", "sampling_from_json"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +46,9 @@ def read_requests(
     if prompts and input_file is not None:
         raise typer.BadParameter("give prompts or `--input`, not both", param_hint="--input")
     if input_file is not None:
-        text = sys.stdin.read() if str(input_file) == "-" else _read_file(input_file)
+        text = read_text(input_file, "--input")
         if input_file.suffix == ".jsonl":
-            lines = enumerate(text.splitlines(), start=1)
+            lines = enumerate(text.split("\n"), start=1)
             return [_json_request(line, number, sampling) for number, line in lines if line.strip()]
         return [CommandRequest(text.removesuffix("\n"), sampling)]
     if not prompts and _has_waiting_input() and (text := sys.stdin.read()):
@@ -59,16 +59,21 @@ def read_requests(
     ]
 
 
-def _read_file(path: Path) -> str:
+def read_text(path: Path, flag: str) -> str:
+    """Reads a file that `flag` named; `-` is standard input.
+
+    Raises:
+        typer.BadParameter: The file cannot be read, or is not UTF-8.
+    """
     try:
-        return path.read_text(encoding="utf-8")
+        return sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
     except OSError as error:
         raise typer.BadParameter(
-            f"cannot read `{path}`: {error.strerror}", param_hint="--input"
+            f"cannot read `{path}`: {error.strerror}", param_hint=flag
         ) from None
     except UnicodeDecodeError as error:
         raise typer.BadParameter(
-            f"`{path}` is not UTF-8: byte {error.start}", param_hint="--input"
+            f"`{path}` is not UTF-8: byte {error.start}", param_hint=flag
         ) from None
 
 
@@ -99,11 +104,16 @@ def _from_json(line: str, number: int, sampling: dict[str, Any]) -> CommandReque
             f"{', '.join(f'`{key}`' for key in value) or 'nothing'}",
             param="prompt",
         )
-    if isinstance(value.get("logit_bias"), dict):
-        value["logit_bias"] = {
-            int(key) if key.isdecimal() else key: bias for key, bias in value["logit_bias"].items()
-        }
-    return CommandRequest(prompt, {**sampling, **value})
+    return CommandRequest(prompt, sampling | sampling_from_json(value))
+
+
+def sampling_from_json(values: dict[str, Any]) -> dict[str, Any]:
+    """Sampling parameters as a JSON object has them; token ids of `logit_bias` become integers."""
+    bias = values.get("logit_bias")
+    if not isinstance(bias, dict):
+        return values
+    ids = {int(key) if key.isdecimal() else key: value for key, value in bias.items()}
+    return values | {"logit_bias": ids}
 
 
 def _has_waiting_input() -> bool:

@@ -12,7 +12,14 @@ from di_engine.config import EngineConfig
 from di_engine.core.assembly import EngineParts, LoadProgress, assemble
 from di_engine.core.engine import Engine
 from di_engine.errors import ConfigError, EngineStoppedError, InvalidRequestError
-from di_engine.llm.chat import ChatEncoder, ChatOptions, split_conversations
+from di_engine.llm.chat import (
+    ChatEncoder,
+    ChatOptions,
+    ChatPrompt,
+    Conversation,
+    EncodedChat,
+    split_conversations,
+)
 from di_engine.llm.interrupts import deferred_interrupt
 from di_engine.llm.outputs import RequestOutput, StreamDelta
 from di_engine.llm.prompts import Prompt, split_prompts
@@ -108,18 +115,12 @@ class LLM:
             InvalidRequestError: If the number of parameters differs from that of the prompts.
             KeyboardInterrupt: After every request of this object was ended.
         """
-        states, inbox = self._submit(prompts, sampling_params)
-        num_tokens = num_finished = 0
-        for delta in self._run(states, inbox):
-            num_tokens += len(delta.token_ids)
-            num_finished += delta.ends_request
-            if progress is not None:
-                progress(num_finished, len(states), num_tokens)
-        return [state.output() for state in states]
+        return self._finish(*self._submit(prompts, sampling_params), progress)
 
     def chat(
         self,
-        messages: Sequence[Mapping[str, Any]] | Sequence[Sequence[Mapping[str, Any]]],
+        messages: Conversation | Sequence[Conversation | ChatPrompt],
+        tools: Sequence[Mapping[str, Any]] | None = None,
         sampling_params: ParamsLike | Sequence[ParamsLike] = None,
         *,
         options: ChatOptions | None = None,
@@ -127,31 +128,46 @@ class LLM:
     ) -> list[RequestOutput]:
         """Generates the assistant's next message for one conversation or a batch of them.
 
-        Needs the package `deepseek-recipe`, which knows the prompt format.
+        Needs the package `deepseek-recipe`, which knows the prompt format. Each completion has its
+        `message`: answer, reasoning and tool calls, parsed from its token ids.
 
         Args:
-            messages: Messages as in OpenAI's Chat Completions, or a list of such conversations.
+            messages: Messages as in OpenAI's Chat Completions, or a list of such conversations; a
+                `ChatPrompt` in that list has tools and options of its own.
+            tools: Tool definitions as in OpenAI's Chat Completions, for all other conversations.
             sampling_params: For all conversations, or one per conversation.
-            options: Thinking, effort and tools; the defaults if None.
+            options: Thinking, effort, tool choice and response format; the defaults if None.
             progress: Called as results come in.
 
         Raises:
             UnsupportedEnvironmentError: If `deepseek-recipe` is not installed.
-            InvalidRequestError: As in `generate`.
+            InvalidRequestError: As in `generate`, or `messages` is neither a conversation nor a
+                batch. What is wrong within a conversation becomes the `error` of its output.
         """
         if self._chat_encoder is None:
-            if self.tokenizer is None:
-                raise InvalidRequestError(
-                    "chat needs a tokenizer and this model has none", param="messages"
-                )
-            self._chat_encoder = ChatEncoder(self.tokenizer.backend.to_str())
-        prompts: list[Any] = []
+            self._chat_encoder = self._make_chat_encoder()
+        encoder = self._chat_encoder
+        chats: list[EncodedChat | InvalidRequestError] = []
         for conversation in split_conversations(messages):
+            if isinstance(conversation, InvalidRequestError):  # fails in its place
+                chats.append(conversation)
+                continue
+            if not isinstance(conversation, ChatPrompt):
+                conversation = ChatPrompt(conversation, tools, options or ChatOptions())
             try:
-                prompts.append(self._chat_encoder.encode(conversation, options or ChatOptions()))
+                chats.append(encoder.encode(conversation))
             except InvalidRequestError as error:
-                prompts.append(error)
-        return self.generate(prompts, sampling_params, progress=progress)
+                chats.append(error)
+        prompts: list[Any] = [
+            chat.token_ids if isinstance(chat, EncodedChat) else chat for chat in chats
+        ]
+        states, inbox = self._submit(prompts, sampling_params)
+        outputs = self._finish(states, inbox, progress)
+        for chat, state, output in zip(chats, states, outputs, strict=True):
+            if isinstance(chat, EncodedChat):
+                for completion in output.outputs:
+                    completion.message = encoder.parse(chat, completion, state.params)
+        return outputs
 
     def stream(
         self,
@@ -215,6 +231,25 @@ class LLM:
                 inbox.put(state.refusal())
             states.append(state)
         return states, inbox
+
+    def _make_chat_encoder(self) -> ChatEncoder:
+        if self.tokenizer is None:
+            raise InvalidRequestError(
+                "chat needs a tokenizer and this model has none", param="messages"
+            )
+        return ChatEncoder(self.tokenizer.backend.to_str(), [self.model_config.eos_token_id])
+
+    def _finish(
+        self, states: list[RequestState], inbox: Inbox, progress: BatchProgress | None
+    ) -> list[RequestOutput]:
+        """Steps until every one of `states` has ended; returns their outputs."""
+        num_tokens = num_finished = 0
+        for delta in self._run(states, inbox):
+            num_tokens += len(delta.token_ids)
+            num_finished += delta.ends_request
+            if progress is not None:
+                progress(num_finished, len(states), num_tokens)
+        return [state.output() for state in states]
 
     def _run(self, states: list[RequestState], inbox: Inbox) -> Iterator[StreamDelta]:
         """Steps until every one of `states` has ended; gives out their deltas."""

@@ -13,7 +13,10 @@ LOGPROB_FLOOR = -9999.0
 
 
 def output_to_dict(output: RequestOutput) -> dict[str, Any]:
-    """A finished request as JSON values. Absent log-probabilities and errors are left out."""
+    """A finished request as JSON values.
+
+    A message, log-probabilities and an error are left out where there are none.
+    """
     result: dict[str, Any] = {
         "request_id": output.request_id,
         "prompt": output.prompt,
@@ -28,6 +31,10 @@ def output_to_dict(output: RequestOutput) -> dict[str, Any]:
             "finish_reason": completion.finish_reason,
             "stop_reason": completion.stop_reason,
         }
+        if (message := completion.message) is not None:
+            entry["message"] = message.to_dict()
+            if message.malformed_tool_calls:
+                entry["malformed_tool_calls"] = message.malformed_tool_calls
         if completion.logprobs is not None:
             entry["cumulative_logprob"] = max(completion.cumulative_logprob or 0.0, LOGPROB_FLOOR)
             entry["logprobs"] = [_logprobs_to_list(position) for position in completion.logprobs]

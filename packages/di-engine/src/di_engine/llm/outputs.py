@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 __all__ = [
+    "ChatMessage",
     "CompletionOutput",
     "FinishReason",
     "Logprob",
@@ -110,6 +111,33 @@ class RequestMetrics:
         return decode_s / (self.num_output_tokens - 1)
 
 
+@dataclass(frozen=True, slots=True)
+class ChatMessage:
+    """An assistant's message, parsed from generated tokens.
+
+    Attributes:
+        content: The answer; empty if there is none.
+        reasoning_content: What the model thought; None if it was not asked to think.
+        tool_calls: Well-formed calls as in Chat Completions: `id`, `type` and `function` with its
+            `name` and, as JSON text, `arguments`.
+        malformed_tool_calls: Calls that must not be run: `index`, `name` and `reason`.
+    """
+
+    content: str
+    reasoning_content: str | None = None
+    tool_calls: list[dict[str, Any]] = field(default_factory=list)
+    malformed_tool_calls: list[dict[str, Any]] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The message as in Chat Completions, to be put behind the conversation it answers."""
+        message: dict[str, Any] = {"role": "assistant", "content": self.content}
+        if self.reasoning_content is not None:
+            message["reasoning_content"] = self.reasoning_content
+        if self.tool_calls:
+            message["tool_calls"] = self.tool_calls
+        return message
+
+
 @dataclass(slots=True)
 class CompletionOutput:
     """One completion of a prompt.
@@ -123,6 +151,7 @@ class CompletionOutput:
         finish_reason: None while it runs.
         stop_reason: The stop string or stop token id that ended it; None for end-of-sequence and
             every other reason.
+        message: The text as a message; None unless `LLM.chat` made it.
     """
 
     index: int
@@ -132,6 +161,7 @@ class CompletionOutput:
     logprobs: list[TokenLogprobs] | None = None
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
+    message: ChatMessage | None = None
 
     @property
     def finished(self) -> bool:
