@@ -159,6 +159,31 @@ def test_plans_say_where_the_kept_rows_begin():
     }
 
 
+@pytest.mark.parametrize("overlapped", [False, True])
+@pytest.mark.parametrize("aborts", [False, True])
+def test_siblings_wait_for_the_ring_that_one_of_them_saves(overlapped, aborts):
+    engine = make_engine(overlapped, max_tokens_per_step=16, **SNAPSHOTS)
+    run(engine, "first", PROMPT[:60], max_tokens=1)
+    counters = engine.scheduler.counters
+    requests = [Request(f"r{i}", [*PROMPT[:40], 4 + i, 5], max_tokens=3) for i in range(3)]
+    for request in requests:
+        engine.add(request)
+    engine.step()
+    assert engine.scheduler.num_running == 1
+    if aborts:
+        engine.scheduler.abort("r0")
+    engine.run()
+    for request in requests[aborts:]:
+        assert engine.outputs[request.request_id] == (
+            expected_output(MODEL, request, engine.scheduler.config)[0]
+        )
+    replays = 2 if aborts else 1
+    # One token more: the ring may serve a prompt that ends at the boundary.
+    assert counters.replayed_tokens == replays * (REPLAY + 1)
+    assert counters.snapshot_restores == 2 - aborts
+    engine.scheduler.check_integrity()
+
+
 def test_turn_continues_from_the_ring_saved_while_decoding():
     engine = make_engine(**SNAPSHOTS)
     run(engine, "turn1", PROMPT[:20], max_tokens=40)

@@ -93,7 +93,7 @@ def test_determinism_finds_no_difference(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_agents_compute_less_with_snapshots() -> None:
-    sizes = ["--num-sessions", "2", "--num-turns", "2", "--system-len", "500", "--turn-len", "40"]
+    sizes = ["--num-sessions", "1", "--num-turns", "2", "--system-len", "500", "--turn-len", "40"]
     limits = ["--max-running", "4", "--max-model-len", "1024", "--output-len", "2", "--quiet"]
     limits += ["--arithmetic", "float32"]
     result = RUNNER.invoke(app, ["bench", "agents", *sizes, *limits, "--json"])

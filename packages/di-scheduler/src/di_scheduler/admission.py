@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from di_scheduler.core import Core
 from di_scheduler.hashing import extend_chain
 from di_scheduler.hit import ExternalHit
-from di_scheduler.request import ERROR, Record, Status
+from di_scheduler.request import ERROR, RUNNING, Record, Status
 from di_scheduler.transfers import Transfers
 
 
@@ -66,6 +66,8 @@ class Admission:
         if record is None:
             return None
         match = self.find_prefix(record)
+        if self._is_being_saved(record, match):
+            return None
         external = self._external_hit(record, match)
         if external is not None:
             # Should the load fail, the prompt is computed from the blocks that are here.
@@ -131,6 +133,28 @@ class Admission:
                 restored = min(boundary, first_needed)
                 return PrefixMatch(blocks, hit_len, restored, record.block_hashes[index])
         return PrefixMatch(blocks, hit_len, start, None)
+
+    def _is_being_saved(self, record: Record, match: PrefixMatch) -> bool:
+        """Returns whether a running request is about to save rings that would spare a replay.
+
+        Siblings that arrive together would otherwise all replay the same tokens. The one that came
+        first is already computing; its snapshot is a few steps away.
+        """
+        config, table = self._config, self._core.table
+        if match.snapshot is not None or config.num_snapshot_slots == 0:
+            return False
+        first_needed = config.first_needed(len(record.token_ids), match.hit_len)
+        least = match.start + config.snapshot_min_gain
+        for slot in (table.status == RUNNING).nonzero()[0].tolist():
+            other = table.record(slot)
+            for boundary in other.checkpoints:
+                index = boundary // config.block_size - 1
+                if (
+                    least <= boundary <= min(match.hit_len, first_needed + 1)
+                    and other.block_hashes[index] == record.block_hashes[index]
+                ):
+                    return True
+        return False
 
     def _computes_all(self, record: Record) -> bool:
         request = record.request

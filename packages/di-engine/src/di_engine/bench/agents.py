@@ -32,16 +32,17 @@ class AgentSettings:
     Attributes:
         num_sessions: Agents that work side by side.
         num_turns: Requests of each.
-        system_len: Tokens of the system prompt that all share.
-        turn_len: Tokens that a turn adds before the model answers.
+        system_len: Tokens that all begin with: system prompt and tools.
+        turn_len: Tokens that a turn adds before the model answers, on average; half as many to
+            half as many again.
         output_len: Tokens of each answer.
     """
 
-    num_sessions: int = 4
+    num_sessions: int = 3
     num_turns: int = 4
-    system_len: int = 600
-    turn_len: int = 120
-    output_len: int = 16
+    system_len: int = 1500
+    turn_len: int = 300
+    output_len: int = 32
 
 
 def bench_agents(config: EngineConfig, settings: AgentSettings, mode: str) -> dict[str, Any]:
@@ -67,7 +68,9 @@ def bench_agents(config: EngineConfig, settings: AgentSettings, mode: str) -> di
         for turn in range(settings.num_turns):
             for number, history in enumerate(histories):
                 ideal_tokens += _known(settings, history, turn, number)
-                added = random.integers(3, vocab_size, settings.turn_len)
+                shortest, longest = settings.turn_len // 2, settings.turn_len * 3 // 2
+                added_len = int(random.integers(max(1, shortest), longest + 1))
+                added = random.integers(3, vocab_size, added_len)
                 histories[number] = np.concatenate((history, added))
             prompt_tokens += sum(map(len, histories))
             # The first agent goes ahead, so that there is a system prompt to find.

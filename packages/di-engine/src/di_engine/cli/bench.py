@@ -154,11 +154,13 @@ def determinism(
 @bench_app.command()
 @with_engine_options
 def agents(
-    num_sessions: Annotated[int, typer.Option(min=1, help="Agents side by side.")] = 4,
+    num_sessions: Annotated[int, typer.Option(min=1, help="Agents side by side.")] = 3,
     num_turns: Annotated[int, typer.Option(min=1, help="Requests of each.")] = 4,
-    system_len: Annotated[int, typer.Option(min=1, help="Tokens that all begin with.")] = 600,
-    turn_len: Annotated[int, typer.Option(min=1, help="Tokens that a turn adds.")] = 120,
-    output_len: Annotated[int, typer.Option(min=1, help="Tokens of each answer.")] = 16,
+    system_len: Annotated[int, typer.Option(min=1, help="Tokens that all begin with.")] = 1500,
+    turn_len: Annotated[
+        int, typer.Option(min=1, help="Tokens that a turn adds, give or take a half.")
+    ] = 300,
+    output_len: Annotated[int, typer.Option(min=1, help="Tokens of each answer.")] = 32,
     as_json: _AsJson = False,
     quiet: _Quiet = False,
     *,
