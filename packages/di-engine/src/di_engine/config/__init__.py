@@ -7,6 +7,7 @@ from di_engine.config.engine_config import (
     ObservabilitySection,
     PrefillSection,
     SchedulerSection,
+    StructuredSection,
 )
 from di_engine.config.engram_primes import engram_primes
 from di_engine.config.model_config import (
@@ -27,6 +28,7 @@ __all__ = [
     "QuantizationConfig",
     "RopeScaling",
     "SchedulerSection",
+    "StructuredSection",
     "VisionConfig",
     "engram_primes",
     "release_config",

@@ -32,7 +32,6 @@ def _none(note: str) -> Counterpart:
 _PARALLEL = "one rank; settings of several ranks come with the parallel engine"
 _SPECULATION = "no speculative decoding yet"
 _GRAPHS = "no graph capture yet"
-_GRAMMAR = "no structured output yet"
 _IMAGES = "text only yet"
 _LOADED = "read from `config.json`"
 _DEBUGGING = "use the tools of torch"
@@ -102,11 +101,15 @@ DEEPINFER_VARIABLES: dict[str, Counterpart] = {
     "DEEPINFER_NUM_STATE_SLOTS_RATIO": Counterpart("cache.state_slot_ratio"),
     "DEEPINFER_PREFILL_STORE_EXTRA_STATE": _none("no key-value store yet"),
     "DEEPINFER_PREFILL_STORE_EXTRA_SIZE": _none("no key-value store yet"),
-    "DEEPINFER_XGRAMMAR_DEBUG": _none(_GRAMMAR),
-    "DEEPINFER_XGRAMMAR_TIMEOUT": _none(_GRAMMAR),
-    "DEEPINFER_XGRAMMAR_DISABLE_CACHE": _none(_GRAMMAR),
-    "DEEPINFER_XGRAMMAR_CACHE_LIMIT_BYTES": _none(_GRAMMAR),
-    "DEEPINFER_SO_BUILDER_CPUS": _none(_GRAMMAR),
+    "DEEPINFER_XGRAMMAR_DEBUG": _none("the error of a request says what is wrong"),
+    "DEEPINFER_XGRAMMAR_TIMEOUT": Counterpart(
+        "structured.compile_timeout_s", "without the time in the queue; the compile is killed"
+    ),
+    "DEEPINFER_XGRAMMAR_DISABLE_CACHE": Counterpart("structured.grammar_cache_bytes", "0"),
+    "DEEPINFER_XGRAMMAR_CACHE_LIMIT_BYTES": Counterpart("structured.grammar_cache_bytes"),
+    "DEEPINFER_SO_BUILDER_CPUS": Counterpart(
+        "structured.compile_workers", "processes of low priority, bound to no CPU"
+    ),
     "DEEPINFER_PREFILL_ATTEMPT_INTERVAL": _none(_PARALLEL),
     "DEEPINFER_PREFILL_ANY_ATTEMPT_INTERVAL": _none(_PARALLEL),
     "DEEPINFER_ZERO_OVERHEAD_SCHEDULING": _none("synchronous steps yet"),

@@ -34,6 +34,7 @@ __all__ = [
     "ObservabilitySection",
     "PrefillSection",
     "SchedulerSection",
+    "StructuredSection",
 ]
 
 DEFAULT_MODEL_LEN = 4096
@@ -145,6 +146,29 @@ class PrefillSection(_Section):
     )
 
 
+class StructuredSection(_Section):
+    """How grammars of constrained outputs are compiled and followed."""
+
+    compile_workers: int = Field(
+        default=1, ge=1, description="grammars that compile at a time, each in its own process"
+    )
+    compile_timeout_s: float = Field(
+        default=20.0, gt=0, description="seconds that one grammar may take to compile"
+    )
+    compile_memory_bytes: int = Field(
+        default=2 << 30, ge=1 << 20, description="memory that one grammar may take to compile"
+    )
+    grammar_cache_bytes: int = Field(
+        default=512 << 20, ge=0, description="memory for compiled grammars; 0 keeps none"
+    )
+    preload_compiler: bool = Field(
+        default=False,
+        description="start the compile process with the engine (seconds, 0.6 GB), not with the "
+        "first request that needs it",
+    )
+    mask_threads: int = Field(default=1, ge=1, description="threads that fill token masks")
+
+
 class ObservabilitySection(_Section):
     """What is reported while the engine runs."""
 
@@ -176,6 +200,7 @@ class EngineConfig(BaseModel):
     cache: CacheSection = CacheSection()
     scheduler: SchedulerSection = SchedulerSection()
     prefill: PrefillSection = PrefillSection()
+    structured: StructuredSection = StructuredSection()
     observability: ObservabilitySection = ObservabilitySection()
     device: str = Field(
         default="auto", min_length=1, description="`auto`, `cpu`, `cuda`, `cuda:1`, ..."

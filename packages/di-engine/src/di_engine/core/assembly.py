@@ -116,6 +116,7 @@ def assemble(config: EngineConfig, progress: LoadProgress | None = None) -> Engi
         device=device.torch_device,
         snapshots=snapshots,
         truncation=config.prefill.truncation,
+        num_mask_threads=config.structured.mask_threads,
         make_event=lambda: device.platform.event(device.index),
         sync_guard=partial(forbid_host_sync, device) if forbids_syncs else nullcontext,
     )

@@ -239,18 +239,23 @@ class Engine:
                 entries = result.logprobs.get(view.row)
                 logprobs = None if entries is None else entries[: len(view.token_ids)]
                 prompt_logprobs = result.prompt_logprobs.get(view.row)
-            self._runner.append(request_id, view.token_ids)
+            failure = self._runner.append(request_id, view.token_ids)
             started_s = self._runner.started_s(request_id)
+            reason, message = view.finish_reason, view.message
             if view.finished:
                 self._runner.remove(request_id)
+                if failure is not None:
+                    reason, message = "error", failure
+            elif failure is not None:
+                self._scheduler.finish(request_id, "error", failure)
             events.append(
                 RequestEvent(
                     request_id,
                     list(view.token_ids),
                     logprobs,
                     prompt_logprobs,
-                    view.finish_reason if view.finished else None,
-                    view.message,
+                    reason if view.finished else None,
+                    message,
                     view.num_cached_tokens,
                     started_s,
                 )

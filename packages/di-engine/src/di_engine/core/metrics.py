@@ -49,8 +49,8 @@ class EngineMetrics:
         self.gauges: dict[str, float] = {}
         """Of this moment, by the names of `di_scheduler.SchedulerStats`."""
         self.distributions: dict[str, Distribution] = {}
-        """Seconds of finished requests: `queue`, `prefill`, `time_to_first_token`,
-        `time_per_output_token`."""
+        """Seconds of finished requests: `compile` (of those with a grammar), `queue`, `prefill`,
+        `time_to_first_token`, `time_per_output_token`."""
 
     def count(self, name: str, amount: int) -> None:
         """Adds to a counter."""

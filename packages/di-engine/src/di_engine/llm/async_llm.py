@@ -154,6 +154,7 @@ class AsyncLLM:
         while not self._thread.join(0.0) and self._thread.num_unfinished:
             await asyncio.sleep(_POLL_S)
         await asyncio.to_thread(self._thread.join, _LAST_STEP_S)
+        await asyncio.to_thread(self._requests.close)
         self._watchdog.stop()
 
     def shut_down_on(self, *signal_numbers: signals.Signals, grace_s: float = 30.0) -> None:

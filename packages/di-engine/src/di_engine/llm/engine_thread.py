@@ -18,6 +18,10 @@ __all__ = ["EngineThread"]
 logger = logging.getLogger(__name__)
 
 
+def _look_again() -> None:
+    """A command that only wakes the thread up."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Route:
     """Where the deltas of one request go."""
@@ -34,6 +38,7 @@ class EngineThread:
     def __init__(self, requests: RequestManager) -> None:
         """Prepares the thread; `start` runs it."""
         self._requests = requests
+        requests.on_grammar_ready(lambda: self._commands.put(_look_again))
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._mailboxes: set[Mailbox] = set()
@@ -115,7 +120,7 @@ class EngineThread:
         is_ending = False
         while not is_ending:
             try:
-                command = self._commands.get(block=waits and not self._requests.has_unfinished)
+                command = self._commands.get(block=waits and not self._requests.has_work)
             except queue.Empty:
                 break
             if command is None:

@@ -20,7 +20,9 @@ from di_engine.llm.chat import (
     EncodedChat,
     split_conversations,
 )
+from di_engine.llm.grammars import Grammars
 from di_engine.llm.interrupts import deferred_interrupt
+from di_engine.llm.output_schema import import_structured
 from di_engine.llm.outputs import RequestOutput, StreamDelta
 from di_engine.llm.prompts import Prompt, split_prompts
 from di_engine.llm.request_manager import RequestManager
@@ -31,6 +33,9 @@ __all__ = ["LLM", "BatchProgress", "ParamsLike", "make_config", "make_request_ma
 
 ParamsLike = SamplingParams | Mapping[str, Any] | None
 """Sampling parameters of one request: an object, a mapping of its fields, or None for defaults."""
+
+_GRAMMAR_POLL_S = 0.05
+"""Time after which a wait for a grammar looks for an interrupt."""
 
 BatchProgress = Callable[[int, int, int], None]
 """Called with (finished requests, all requests, generated tokens) as results come in."""
@@ -199,6 +204,7 @@ class LLM:
         while self._requests.has_unfinished:
             self._step()
         self._engine = None
+        self._requests.close()
 
     def __enter__(self) -> LLM:
         """Returns the object itself."""
@@ -272,6 +278,8 @@ class LLM:
         if self._interrupted.is_set():
             self._requests.abort_all()
             self._interrupted.clear()
+        if not self._requests.has_work:
+            self._requests.wait_for_grammar(_GRAMMAR_POLL_S)
         with deferred_interrupt():
             deltas = self._requests.step()
         for state, delta in deltas:
@@ -299,8 +307,13 @@ def make_config(
 
 
 def make_request_manager(parts: EngineParts) -> RequestManager:
-    """What handles the requests of an assembled engine."""
-    return RequestManager(
+    """What handles the requests of an assembled engine.
+
+    Raises:
+        UnsupportedEnvironmentError: If the compile process is to be preloaded and `di-structured`
+            is not installed.
+    """
+    requests = RequestManager(
         parts.engine,
         parts.tokenizer,
         vocab_size=parts.model_config.vocab_size,
@@ -308,6 +321,31 @@ def make_request_manager(parts: EngineParts) -> RequestManager:
         eos_token_ids=[parts.model_config.eos_token_id],
         base_seed=parts.config.seed,
         metrics=parts.metrics,
+        grammars=_make_grammars(parts),
+    )
+    if parts.config.structured.preload_compiler:
+        requests.start_grammars()
+    return requests
+
+
+def _make_grammars(parts: EngineParts) -> Grammars:
+    """Compiles for the model's tokens; reads them only when a request needs it."""
+    settings, tokenizer = parts.config.structured, parts.tokenizer
+
+    def make_vocabulary() -> Any:
+        assert tokenizer is not None, "no vocabulary is asked for"
+        return import_structured().Vocabulary.from_tokenizer_json(
+            tokenizer.backend.to_str(),
+            vocab_size=parts.model_config.vocab_size,
+            stop_token_ids=[parts.model_config.eos_token_id],
+        )
+
+    return Grammars(
+        None if tokenizer is None else make_vocabulary,
+        workers=settings.compile_workers,
+        timeout_s=settings.compile_timeout_s,
+        memory_limit_bytes=settings.compile_memory_bytes,
+        cache_bytes=settings.grammar_cache_bytes,
     )
 
 

@@ -73,6 +73,7 @@ class RequestMetrics:
 
     Attributes:
         arrival_s: When the request was submitted.
+        grammar_ready_s: When the grammar of its output was compiled; None without one.
         started_s: When the first step that computes it was launched.
         first_token_s: When its first token was known on the host.
         finished_s: When it ended.
@@ -81,6 +82,7 @@ class RequestMetrics:
     """
 
     arrival_s: float
+    grammar_ready_s: float | None = None
     started_s: float | None = None
     first_token_s: float | None = None
     finished_s: float | None = None
@@ -88,8 +90,13 @@ class RequestMetrics:
     num_output_tokens: int = 0
 
     @property
+    def compile_s(self) -> float | None:
+        """Seconds that it waited for its grammar."""
+        return _between(self.arrival_s, self.grammar_ready_s)
+
+    @property
     def queue_s(self) -> float | None:
-        """Seconds before its first step was launched."""
+        """Seconds before its first step was launched, those of its grammar included."""
         return _between(self.arrival_s, self.started_s)
 
     @property

@@ -8,12 +8,13 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from di_engine.core.metrics import EngineMetrics
 from di_engine.errors import CapacityError, EngineError, InvalidRequestError
+from di_engine.llm.grammars import CompilingRequests, Grammars
 from di_engine.llm.outputs import RequestError, RequestMetrics, StreamDelta
 from di_engine.llm.prompts import Encoder, PreparedPrompt, prepare_prompt
 from di_engine.llm.request_state import RequestState
@@ -22,6 +23,9 @@ from di_engine.llm.text_stream import Detokenizer
 from di_engine.runner.request import EngineRequest, LogprobsSpec, RequestEvent
 from di_spec.sampling import SamplingParams as SamplerParams
 from di_spec.sampling import seed_bits
+
+if TYPE_CHECKING:
+    from di_structured import CompiledGrammar
 
 __all__ = ["RequestManager", "StepEngine", "TextCodec"]
 
@@ -64,6 +68,7 @@ class RequestManager:
         base_seed: int = 0,
         clock: Callable[[], float] = time.monotonic,
         metrics: EngineMetrics | None = None,
+        grammars: Grammars | None = None,
     ) -> None:
         """Joins an engine core with a tokenizer.
 
@@ -76,6 +81,7 @@ class RequestManager:
             base_seed: The seeds of requests that bring none follow from it and their number.
             clock: Seconds, for the times of requests.
             metrics: Takes the times of finished requests.
+            grammars: Compiles what requests ask of their output; None for an engine without.
         """
         self._engine = engine
         self._tokenizer = tokenizer
@@ -87,11 +93,41 @@ class RequestManager:
         self._metrics = metrics or EngineMetrics()
         self._numbers = itertools.count()
         self._running: dict[str, tuple[RequestState, int]] = {}
+        self._grammars = grammars or Grammars(None)
+        self._compiling = CompilingRequests(self._grammars)
+        self._ended: list[tuple[RequestState, StreamDelta]] = []
+        """Deltas of requests that ended before they entered the core."""
 
     @property
     def has_unfinished(self) -> bool:
-        """Whether any request still runs or has an event to deliver."""
-        return self._engine.has_work
+        """Whether any request still compiles or runs, or has an event to deliver."""
+        return self.has_work or len(self._compiling) > 0
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` has something to do now; requests whose grammar compiles have not."""
+        return self._engine.has_work or bool(self._ended) or self._compiling.any_ready
+
+    @property
+    def num_compiling(self) -> int:
+        """Requests that wait for their grammar."""
+        return len(self._compiling)
+
+    def start_grammars(self) -> None:
+        """Starts what compiles grammars ahead of the first request that needs it."""
+        self._grammars.start()
+
+    def on_grammar_ready(self, call: Callable[[], None]) -> None:
+        """Has `call` called, in any thread, when a grammar is ready and `step` has work again."""
+        self._compiling.on_ready = call
+
+    def wait_for_grammar(self, timeout_s: float) -> None:
+        """Waits until the next grammar is ready, or the time is over."""
+        self._compiling.wait(timeout_s)
+
+    def close(self) -> None:
+        """Ends the processes that compile; the last thing to call."""
+        self._grammars.close()
 
     def submit(
         self, prompt: Any, params: SamplingParams | Mapping[str, Any] | None, request_index: int
@@ -131,6 +167,9 @@ class RequestManager:
                     "`stop` strings need a tokenizer and this model has none: use `stop_token_ids`",
                     param="stop",
                 )
+            schema = None
+            if checked.output_schema is not None:
+                schema = self._grammars.schema(checked.output_schema)
         except EngineError as error:
             state = RequestState(
                 request_index, request_id, prepared, SamplingParams(), None, metrics
@@ -140,18 +179,23 @@ class RequestManager:
         state = RequestState(request_index, request_id, prepared, checked, self._tokenizer, metrics)
         seed = checked.seed if checked.seed is not None else self._seed_of(number)
         state.seed = seed_bits(int(seed))
+        state.schema = schema
         return state
 
     def admit(self, state: RequestState) -> None:
-        """Hands a prepared request to the engine core, or sets its `error`."""
-        try:
-            self._add_to_core(state)
-        except EngineError as error:
-            state.refuse(_as_request_error(error))
+        """Hands a prepared request to the engine core, or sets its `error`.
+
+        A request with an output schema enters the core in the step that finds its grammar ready.
+        """
+        if state.schema is None:
+            self._enter(state, None)
+        else:
+            self._compiling.add(state)
 
     def step(self) -> list[tuple[RequestState, StreamDelta]]:
         """Runs one step; returns what it added, with the request it belongs to."""
-        deltas = []
+        self._take_compiled()
+        deltas, self._ended = self._ended, []
         for event in self._engine.step():
             entry = self._running.get(event.request_id)
             if entry is None:
@@ -169,10 +213,15 @@ class RequestManager:
 
     def abort(self, states: Iterable[RequestState]) -> None:
         """Ends requests; their terminal deltas come with the next steps."""
+        states = list(states)
+        for state in self._compiling.cancel(states):
+            self._end_before_core(state, "")
         self._engine.abort([i for state in states for i in state.unfinished_core_ids])
 
     def abort_all(self, message: str = "") -> None:
         """Ends every request; `message` says why, if it was not the caller's wish."""
+        for state in self._compiling.cancel_all():
+            self._end_before_core(state, message)
         for core_id in list(self._running):
             self._engine.finish(core_id, "abort", message)
 
@@ -191,8 +240,35 @@ class RequestManager:
             np.random.SeedSequence([self._base_seed, number]).generate_state(1, np.uint64)[0]
         )
 
-    def _add_to_core(self, state: RequestState) -> None:
+    def _take_compiled(self) -> None:
+        """Lets requests whose grammar is ready into the core, and ends those that have none."""
+        for state, outcome in self._compiling.take():
+            if isinstance(outcome, EngineError):
+                state.refuse(_as_request_error(outcome))
+            else:
+                state.metrics.grammar_ready_s = self._clock()
+                self._enter(state, outcome)
+            if state.error is not None:
+                self._ended.append((state, state.refusal()))
+
+    def _enter(self, state: RequestState, grammar: CompiledGrammar | None) -> None:
+        try:
+            self._add_to_core(state, grammar)
+        except EngineError as error:
+            state.refuse(_as_request_error(error))
+
+    def _end_before_core(self, state: RequestState, message: str) -> None:
+        """Aborts a request that the core does not know."""
+        for index, core_id in enumerate(state.core_ids):
+            event = RequestEvent(core_id, [], finish_reason="abort", message=message)
+            delta = state.apply(index, event)
+            self._note_progress(state, event)
+            if delta is not None:
+                self._ended.append((state, delta))
+
+    def _add_to_core(self, state: RequestState, grammar: CompiledGrammar | None) -> None:
         params = state.params
+        stop_token_ids = as_ids(params.stop_token_ids)
         prompt_ids = np.asarray(state.prompt_token_ids, dtype=np.int32)
         added: list[str] = []
         try:
@@ -204,12 +280,17 @@ class RequestManager:
                         sampling=self._sampler_params(params, (state.seed + index) % 2**64),
                         max_tokens=int(params.max_tokens),
                         min_tokens=int(params.min_tokens),
-                        stop_token_ids=as_ids(params.stop_token_ids),
+                        stop_token_ids=stop_token_ids,
                         ignore_eos=params.ignore_eos,
                         logprobs=LogprobsSpec(
                             params.logprobs,
                             params.prompt_logprobs if index == 0 else None,
                             params.logprobs_mode,
+                        ),
+                        grammar=None
+                        if grammar is None or state.schema is None
+                        else grammar.session(
+                            state.schema, request_id=core_id, stop_token_ids=stop_token_ids
                         ),
                     )
                 )
@@ -252,6 +333,7 @@ class RequestManager:
             metrics.finished_s = self._clock()
             metrics.num_output_tokens = sum(len(c.output.token_ids) for c in state.completions)
             observe = self._metrics.observe
+            observe("compile", metrics.compile_s)
             observe("queue", metrics.queue_s)
             observe("prefill", metrics.prefill_s)
             observe("time_to_first_token", metrics.time_to_first_token_s)

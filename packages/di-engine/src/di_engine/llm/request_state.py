@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from di_engine.llm.outputs import (
     CompletionOutput,
@@ -20,6 +20,9 @@ from di_engine.llm.prompts import PreparedPrompt
 from di_engine.llm.sampling_params import SamplingParams, as_ids
 from di_engine.llm.text_stream import Detokenizer, TextStream
 from di_engine.runner.request import PositionLogprobs, RequestEvent
+
+if TYPE_CHECKING:
+    from di_structured import OutputSchema
 
 __all__ = ["CompletionState", "DeltaSink", "Inbox", "RequestState"]
 
@@ -132,6 +135,8 @@ class RequestState:
         self.error: RequestError | None = None
         self.seed = 0
         """Seed of the first completion; the others count on from it."""
+        self.schema: OutputSchema | None = None
+        """What the output must obey."""
         self.inbox: DeltaSink | None = None
         """Where deltas of this request go; set by whoever reads them."""
         self._prompt = prompt

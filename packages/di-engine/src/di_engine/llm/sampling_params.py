@@ -12,9 +12,13 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from di_engine.errors import InvalidRequestError
+from di_engine.llm.output_schema import is_output_schema
+
+if TYPE_CHECKING:
+    from di_structured import OutputSchema
 
 __all__ = ["MAX_LOGPROBS", "LogprobsMode", "SamplingParams", "as_ids"]
 
@@ -64,6 +68,11 @@ class SamplingParams:
             penalties, temperature and the top filters, as the token was drawn.
         skip_special_tokens: Leave special tokens out of the text.
         detokenize: Make text. Must be true for `stop`.
+        output_schema: What the output must obey: a `di_structured.OutputSchema`, or a mapping as
+            DeepInfer 0.1.0's `so_args` (`schema_type` `json`, `regex` or `ebnf`, and `schema`).
+            The text may end, by end-of-sequence or a stop token, exactly when it is complete; one
+            that is cut by `max_tokens` or a `stop` string is the beginning of a valid one. With
+            `ignore_eos`, what follows the end is free. None for no constraint.
     """
 
     n: int = 1
@@ -89,6 +98,7 @@ class SamplingParams:
     logprobs_mode: LogprobsMode = "raw"
     skip_special_tokens: bool = True
     detokenize: bool = True
+    output_schema: OutputSchema | Mapping[str, Any] | None = None
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> SamplingParams:
@@ -147,6 +157,15 @@ class SamplingParams:
                     "min_tokens",
                     f"`min_tokens` must not exceed `max_tokens`: got {self.min_tokens} and "
                     f"{self.max_tokens}",
+                )
+            )
+        if self.min_tokens and self.output_schema is not None:
+            found.append(
+                (
+                    "min_tokens",
+                    "`min_tokens` and `output_schema` exclude each other, because a complete text "
+                    "has no other continuation than its end: leave one out, or ask for more text "
+                    "in the schema",
                 )
             )
         if self.stop_strings and not self.detokenize:
@@ -286,4 +305,8 @@ _RULES: dict[str, _Rule] = {
     "logprobs_mode": ("'raw' or 'processed'", lambda value: value in ("raw", "processed")),
     "skip_special_tokens": _BOOL,
     "detokenize": _BOOL,
+    "output_schema": (
+        "None, a `di_structured.OutputSchema` or a mapping with `schema_type` and `schema`",
+        _optional(is_output_schema),
+    ),
 }

@@ -20,6 +20,7 @@ from di_engine.cache import Cache, RingSnapshots
 from di_engine.errors import ModelExecutionError
 from di_engine.model.batch import StepBatch
 from di_engine.platforms import Event, HostEvent
+from di_engine.runner.grammar import StepMasks
 from di_engine.runner.host_copy import copy_to_host
 from di_engine.runner.prompt_logprobs import PromptLogprobs
 from di_engine.runner.request import EngineRequest, PositionLogprobs
@@ -96,7 +97,8 @@ class StepResult:
 
     Attributes:
         outcome: Tokens for the scheduler; rows that failed carry a placeholder.
-        failures: Request id to what is wrong with its logits, for requests that still run.
+        failures: Request id to what is wrong with its logits or its grammar, for requests that
+            still run.
         logprobs: Row to the log-probabilities of its new tokens, where wanted.
         prompt_logprobs: Row to its prompt's log-probabilities, with its first token.
     """
@@ -121,6 +123,7 @@ class ModelRunner:
         device: torch.device,
         snapshots: RingSnapshots | None = None,
         truncation: TruncationMode = "off",
+        num_mask_threads: int = 1,
         make_event: Callable[[], Event] = HostEvent,
         sync_guard: Callable[[], AbstractContextManager[object]] = nullcontext,
         clock: Callable[[], float] = time.monotonic,
@@ -136,6 +139,7 @@ class ModelRunner:
             device: Where batch tensors are made.
             snapshots: Saved window rings; None if plans save none.
             truncation: How the decoder half is spared the prompt rows that plans let it skip.
+            num_mask_threads: Threads that fill grammar masks.
             make_event: Makes an event of the device.
             sync_guard: Makes a context for `launch`, for example one in which a host that waits for
                 the device is an error (`runner.sync_guard`).
@@ -152,6 +156,7 @@ class ModelRunner:
         self._make_event = make_event
         self._sync_guard = sync_guard
         self._slots = SlotState(num_state_slots, num_draft_tokens=0, device=device)
+        self._masks = StepMasks(vocab_size, device, num_mask_threads)
         self._requests: dict[str, RunningRequest] = {}
 
     @property
@@ -182,11 +187,23 @@ class ModelRunner:
         running = self._requests.get(request_id)
         return None if running is None else running.started_s
 
-    def append(self, request_id: str, token_ids: Sequence[int]) -> None:
-        """Records tokens that the scheduler has accepted."""
+    def append(self, request_id: str, token_ids: Sequence[int]) -> str | None:
+        """Records tokens that the scheduler has accepted.
+
+        Returns:
+            Why the request cannot go on; None if it can.
+        """
         running = self._requests.get(request_id)
-        if running is not None:
-            running.history.extend(token_ids)
+        if running is None:
+            return None
+        running.history.extend(token_ids)
+        grammar = running.request.grammar
+        if grammar is not None and running.failure is None and token_ids:
+            try:
+                grammar.advance(token_ids)
+            except Exception as error:  # the request is the boundary, whatever its grammar raises
+                running.failure = f"the output has left its grammar: {error}"
+        return running.failure
 
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> LaunchedStep:
@@ -215,7 +232,7 @@ class ModelRunner:
         The step before must be booked: the host then knows every token and draft of its requests.
         """
         rows = self._sampled_rows(launched)
-        emitted = draw(launched.logits, rows, self._vocab_size)
+        emitted = draw(launched.logits, rows, self._vocab_size, self._masks.fill(rows))
         self._record(launched, emitted.token_ids[:, 0])
         token_ids, num_emitted = copy_to_host(emitted.token_ids), copy_to_host(emitted.num_emitted)
         status = copy_to_host(emitted.status)
@@ -248,6 +265,9 @@ class ModelRunner:
             if not running.is_removed:
                 message = RowStatus(int(status[index])).message
                 result.failures[running.request.request_id] = message
+        for running in sampled.requests:
+            if running.failure is not None and not running.is_removed:
+                result.failures[running.request.request_id] = running.failure
         for part in sampled.logprobs.values():
             for index, place in part.places.items():
                 num_top = sampled.requests[index].request.logprobs.num_output or 0

@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from di_engine.runner.grammar import Grammar
 from di_spec.sampling import SamplingParams
 
 __all__ = ["EngineRequest", "LogprobsSpec", "PositionLogprobs", "RequestEvent"]
@@ -46,6 +47,8 @@ class EngineRequest:
         cache_salt: Cached prefixes are shared among requests of the same salt.
         reads_prefix_cache: Whether cached prefixes are used. Requests that want log-probabilities
             of their prompt compute all of it in any case.
+        grammar: What the output must obey, at its start; None for nothing. It is this request's
+            own and moves with its tokens.
     """
 
     request_id: str
@@ -59,6 +62,7 @@ class EngineRequest:
     priority: int = 0
     cache_salt: bytes = b""
     reads_prefix_cache: bool = True
+    grammar: Grammar | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ class RunningRequest:
         draft_token_ids: Drafts that its next decode step verifies, as the host knows them.
         is_removed: Whether it has ended; steps in flight may still hold it.
         started_s: When its first step was launched, by the runner's clock.
+        failure: What is wrong with its grammar; such a request is about to end.
     """
 
     request: EngineRequest
@@ -43,6 +44,7 @@ class RunningRequest:
     draft_token_ids: list[int]
     is_removed: bool = False
     started_s: float | None = None
+    failure: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

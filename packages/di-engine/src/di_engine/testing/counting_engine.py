@@ -12,6 +12,7 @@ from di_engine.core.assembly import EngineParts, LoadProgress
 from di_engine.core.engine import Engine
 from di_engine.core.metrics import EngineMetrics
 from di_engine.core.step_timer import StepTimer
+from di_engine.llm.grammars import Grammars
 from di_engine.llm.request_manager import RequestManager
 from di_engine.platforms import resolve_device
 from di_engine.runner.model_runner import ModelRunner
@@ -47,6 +48,7 @@ class CountingEngine:
         nan_after: Collection[int] = (),
         clock: Callable[[], float] = lambda: 0.0,
         overlap: bool = False,
+        grammars: Grammars | None = None,
         **scheduler: Any,
     ) -> None:
         """Builds the engine.
@@ -55,6 +57,7 @@ class CountingEngine:
             nan_after: Tokens after which the model fails.
             clock: Seconds, for step times and request times.
             overlap: Whether steps overlap.
+            grammars: Compiles what requests ask of their output.
             **scheduler: Fields of `SchedulerConfig` that differ from the small defaults.
         """
         tokenizer = ByteTokenizer()
@@ -91,6 +94,7 @@ class CountingEngine:
             max_model_len=settings["max_model_len"],
             eos_token_ids=eos_token_ids,
             clock=clock,
+            grammars=grammars,
         )
 
     def assemble(self, config: EngineConfig, progress: LoadProgress | None = None) -> EngineParts:
