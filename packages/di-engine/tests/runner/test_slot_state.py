@@ -44,6 +44,10 @@ class SpeculatingRunner:
         self.written: dict[int, list[int]] = {}
         self.num_taken_back = 0
 
+    speculation = None
+
+    def check(self, request: EngineRequest) -> None: ...
+
     def add(self, request: EngineRequest) -> None: ...
 
     def append(self, request_id: str, token_ids: list[int]) -> None: ...

@@ -34,11 +34,13 @@ __all__ = [
     "ObservabilitySection",
     "PrefillSection",
     "SchedulerSection",
+    "SpeculationSection",
     "StructuredSection",
 ]
 
 DEFAULT_MODEL_LEN = 4096
 DEFAULT_STEP_TOKENS = 4096
+DEFAULT_NGRAM_DRAFTS = 5
 
 
 class _Section(BaseModel):
@@ -146,6 +148,43 @@ class PrefillSection(_Section):
     )
 
 
+class SpeculationSection(_Section):
+    """Whether tokens are drafted, and how drafts are verified."""
+
+    drafter: Literal["none", "dspark", "ngram"] = Field(
+        default="none",
+        description="`dspark`: the checkpoint's `mtp.*` blocks; `ngram`: repeats of the request's "
+        "own text, without overlap of steps",
+    )
+    num_draft_tokens: int | None = Field(
+        default=None,
+        ge=0,
+        le=16,
+        description="drafts that a request verifies in a step; the trained block, or 5 with "
+        "`ngram`, when absent; 0 turns drafting off",
+    )
+    verification: Literal["coupled", "greedy", "ratio", "block"] | None = Field(
+        default=None,
+        description="`coupled`: the tokens are those without drafts; `ratio`, `block`: the "
+        "distribution is; `greedy`: for temperature 0 only. `coupled` with `deterministic`, else "
+        "`ratio`, when absent",
+    )
+    budget: Literal["adaptive", "all"] = Field(
+        default="adaptive",
+        description="`adaptive` verifies the drafts that pay by a measured latency table, `all` "
+        "every draft",
+    )
+    latency_dir: str | None = Field(
+        default=None,
+        description="directory that keeps latency tables; measured at every start when absent",
+    )
+    calibration: str | None = Field(
+        default=None,
+        description="file with temperatures of the confidences, from `di bench spec "
+        "--save-calibration`; 1 when absent",
+    )
+
+
 class StructuredSection(_Section):
     """How grammars of constrained outputs are compiled and followed."""
 
@@ -200,6 +239,7 @@ class EngineConfig(BaseModel):
     cache: CacheSection = CacheSection()
     scheduler: SchedulerSection = SchedulerSection()
     prefill: PrefillSection = PrefillSection()
+    speculation: SpeculationSection = SpeculationSection()
     structured: StructuredSection = StructuredSection()
     observability: ObservabilitySection = ObservabilitySection()
     device: str = Field(
@@ -305,7 +345,8 @@ class EngineConfig(BaseModel):
 
         Returns:
             A copy in which `model.max_model_len`, `cache.global_format`,
-            `scheduler.max_tokens_per_step` and, with truncation, `prefill.keep_tokens` are set.
+            `scheduler.max_tokens_per_step`, `speculation.num_draft_tokens`,
+            `speculation.verification` and, with truncation, `prefill.keep_tokens` are set.
 
         Raises:
             ConfigError: A value contradicts the model or, once defaults are known, another.
@@ -313,14 +354,27 @@ class EngineConfig(BaseModel):
         model_len = self.model.max_model_len or min(
             DEFAULT_MODEL_LEN, model.max_position_embeddings
         )
-        filled = {
+        num_drafts = self.speculation.num_draft_tokens
+        if self.speculation.drafter == "none":
+            num_drafts = 0
+        elif num_drafts is None:
+            uses_model = self.speculation.drafter == "dspark"
+            num_drafts = model.dspark_block_size if uses_model else DEFAULT_NGRAM_DRAFTS
+        filled: dict[str, str | int | None] = {
+            "speculation.num_draft_tokens": num_drafts,
             "model.max_model_len": model_len,
             "cache.global_format": self.cache.global_format or model.global_format,
             "scheduler.max_tokens_per_step": self.scheduler.max_tokens_per_step
-            or max(model_len, DEFAULT_STEP_TOKENS, self.scheduler.max_running),
+            or max(model_len, DEFAULT_STEP_TOKENS, self.scheduler.max_running * (1 + num_drafts)),
         }
         if self.prefill.truncation != "off":
-            filled["prefill.keep_tokens"] = self.prefill.keep_tokens or least_keep_tokens(model)
+            filled["prefill.keep_tokens"] = self.prefill.keep_tokens or least_keep_tokens(
+                model, num_drafts
+            )
+        if num_drafts:
+            filled["speculation.verification"] = self.speculation.verification or (
+                "coupled" if self.deterministic else "ratio"
+            )
         copy = self
         origins = dict(self._origins)
         for path, value in filled.items():

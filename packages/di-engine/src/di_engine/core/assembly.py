@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from di_engine.cache import Cache, CacheLayout, RingSnapshots
 from di_engine.checkpoint import (
+    Part,
     Resident,
     TensorSource,
     dummy_source,
@@ -24,9 +25,11 @@ from di_engine.checkpoint import (
 from di_engine.config import EngineConfig, ModelConfig
 from di_engine.core.engine import Engine
 from di_engine.core.metrics import EngineMetrics
+from di_engine.core.speculation_parts import DraftSource, build_speculation, overlaps
 from di_engine.core.step_timer import StepTimer
 from di_engine.errors import CapacityError, CheckpointError
 from di_engine.model.backbone import Backbone
+from di_engine.model.drafter import Drafter, DraftingModel
 from di_engine.model.numerics import Numerics
 from di_engine.model.token_map import build_token_map
 from di_engine.platforms import Device, resolve_device
@@ -66,8 +69,17 @@ class EngineParts:
     metrics: EngineMetrics = field(default_factory=EngineMetrics)
 
 
-def assemble(config: EngineConfig, progress: LoadProgress | None = None) -> EngineParts:
+def assemble(
+    config: EngineConfig,
+    progress: LoadProgress | None = None,
+    draft_source: DraftSource | None = None,
+) -> EngineParts:
     """Loads a model and builds the engine around it.
+
+    Args:
+        config: How to run it.
+        progress: Told how loading goes on.
+        draft_source: Drafts or row budgets in place of the configured ones, for experiments.
 
     Raises:
         ConfigError, CheckpointError, CapacityError, UnsupportedEnvironmentError: As the message
@@ -84,11 +96,11 @@ def assemble(config: EngineConfig, progress: LoadProgress | None = None) -> Engi
         deterministic=config.deterministic,
     )
     tokenizer = _load_tokenizer(config, directory, model_config)
-    backbone = _load_backbone(
-        config, directory, model_config, numerics, device, tokenizer, progress
+    model = _load_model(config, directory, model_config, numerics, device, tokenizer, progress)
+    lookahead, with_drafter = _lookahead(config), isinstance(model, DraftingModel)
+    layout = CacheLayout.from_config(
+        model_config, numerics, lookahead=lookahead, with_drafter=with_drafter
     )
-    lookahead = _lookahead(config)
-    layout = CacheLayout.from_config(model_config, numerics, lookahead=lookahead)
     scheduler_config = _scheduler_config(config, model_config, layout, device)
     cache = Cache.allocate(
         model_config,
@@ -97,6 +109,7 @@ def assemble(config: EngineConfig, progress: LoadProgress | None = None) -> Engi
         num_state_slots=scheduler_config.state_slots,
         device=device.torch_device,
         lookahead=lookahead,
+        with_drafter=with_drafter,
     )
     snapshots = None
     if scheduler_config.num_snapshot_slots:
@@ -104,11 +117,14 @@ def assemble(config: EngineConfig, progress: LoadProgress | None = None) -> Engi
             layout,
             scheduler_config.num_snapshot_slots,
             device.torch_device,
-            scheduler_config.num_window_layers,
+            _kept_layers(config, model_config),
         )
+    speculation, row_budget = build_speculation(
+        config, model_config, scheduler_config, model, cache, device, draft_source
+    )
     forbids_syncs = config.observability.forbid_host_syncs
     runner = ModelRunner(
-        backbone,
+        model,
         cache,
         vocab_size=model_config.vocab_size,
         history_len=max(0, model_config.engram_max_ngram_size - 1),
@@ -119,13 +135,15 @@ def assemble(config: EngineConfig, progress: LoadProgress | None = None) -> Engi
         num_mask_threads=config.structured.mask_threads,
         make_event=lambda: device.platform.event(device.index),
         sync_guard=partial(forbid_host_sync, device) if forbids_syncs else nullcontext,
+        speculation=speculation,
     )
     metrics = EngineMetrics()
+    metrics.speculation = None if speculation is None else speculation.metrics
     engine = Engine(
-        Scheduler(scheduler_config, metrics=metrics),
+        Scheduler(scheduler_config, row_budget=row_budget, metrics=metrics),
         runner,
         timer=StepTimer(),
-        overlap=config.scheduler.overlap,
+        overlap=overlaps(config),
         log_every_steps=config.observability.log_every_steps,
     )
     cache_bytes = cache.num_bytes + (0 if snapshots is None else snapshots.num_bytes)
@@ -167,14 +185,20 @@ def pool_blocks(
 
 
 def _lookahead(config: EngineConfig) -> int:
-    """Ring entries beyond the window.
+    """Ring entries beyond the window: rows that may be taken back.
 
     A ring is saved at a block boundary after the steps that may have run past it: the one in which
     the boundary was crossed and, with overlap, the one in flight.
     """
+    num_drafts = config.speculation.num_draft_tokens or 0
     if not (config.cache.prefix_cache and config.cache.snapshot_slots):
-        return 0
-    return 2 if config.scheduler.overlap else 1
+        return num_drafts
+    return (num_drafts + 1) * (2 if overlaps(config) else 1)
+
+
+def _kept_layers(config: EngineConfig, model_config: ModelConfig) -> int | None:
+    """Layers whose rings are saved, the first ones; None for all, those of the drafter included."""
+    return None if config.prefill.truncation == "off" else model_config.decoder_start
 
 
 def _scheduler_config(
@@ -186,7 +210,8 @@ def _scheduler_config(
     assert max_tokens_per_step is not None, "filled by `with_model`"
     num_state_slots = math.floor(scheduler.max_running * cache.state_slot_ratio) + 2
     num_snapshot_slots = cache.snapshot_slots if cache.prefix_cache else 0
-    num_window_layers = layout.num_window_layers
+    # What a drafter reads lies one layer lower, so that its windows add nothing to a replay.
+    num_window_layers = model_config.num_hidden_layers
     if config.prefill.truncation != "off":
         # The decoder half runs the same rows whatever is cached: only the layers below it count.
         assert model_config.decoder_start is not None, "checked by `with_model`"
@@ -202,7 +227,7 @@ def _scheduler_config(
             layout,
             num_state_slots,
             num_snapshot_slots,
-            num_window_layers,
+            _kept_layers(config, model_config),
         )
     return SchedulerConfig(
         max_model_len=max_model_len,
@@ -211,6 +236,8 @@ def _scheduler_config(
         max_tokens_per_step=max_tokens_per_step,
         block_size=cache.block_size,
         num_state_slots=num_state_slots,
+        num_draft_tokens=config.speculation.num_draft_tokens or 0,
+        drafts_after_prefill=True,
         chunked_prefill=scheduler.chunked_prefill,
         policy=scheduler.policy,
         preemption=scheduler.preemption,
@@ -242,7 +269,7 @@ def _load_tokenizer(
     return Tokenizer.from_directory(source, model_config)
 
 
-def _load_backbone(
+def _load_model(
     config: EngineConfig,
     directory: Path,
     model_config: ModelConfig,
@@ -250,27 +277,34 @@ def _load_backbone(
     device: Device,
     tokenizer: Tokenizer | None,
     progress: LoadProgress | None,
-) -> Backbone:
+) -> Backbone | DraftingModel:
+    """The text model, with its drafter where that is used."""
+    uses_drafter = config.speculation.drafter == "dspark" and config.speculation.num_draft_tokens
+    parts: tuple[Part, ...] = ("text", "drafter") if uses_drafter else ("text",)
     is_dummy = config.model.load_format == "dummy"
     source: TensorSource
     if is_dummy:
-        source = dummy_source(model_config, seed=config.seed)
+        source = dummy_source(model_config, parts=parts, seed=config.seed)
     else:
         source = open_checkpoint(
             directory,
             model_config,
+            parts=parts,
             resident=_resident_format(numerics, device),
             available_bytes=device.available_memory(),
             progress=progress,
         )
     with source:
-        return Backbone.load(
+        backbone = Backbone.load(
             model_config,
             source,
             numerics,
             device.torch_device,
             token_map=_token_map(model_config, tokenizer, is_dummy),
         )
+        if not uses_drafter:
+            return backbone
+        return DraftingModel(backbone, Drafter.load(model_config, source, backbone))
 
 
 def _resident_format(numerics: Numerics, device: Device) -> Resident:

@@ -99,6 +99,7 @@ class Engine:
             InvalidRequestError: If it can never be served as it is.
             CapacityError: If it can never fit into this engine's cache.
         """
+        self._runner.check(request)
         wants_prompt_rows = request.logprobs.num_prompt is not None
         try:
             self._scheduler.add(
@@ -206,6 +207,8 @@ class Engine:
                 self._scheduler.finish(request_id, "error", message)
             update = self._scheduler.commit(plan, result.outcome)
             self._open.popleft()
+            if result.verification is not None and self._runner.speculation is not None:
+                self._runner.speculation.book(result.verification, update, plan.num_rows)
             events = self._events(update, result)
         self.timer.count_step(plan.num_tokens)
         return events

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from di_engine.errors import UnsupportedEnvironmentError
+from di_spec import SpecMetrics
 
 __all__ = ["Distribution", "EngineMetrics", "prometheus_collector"]
 
@@ -51,6 +52,8 @@ class EngineMetrics:
         self.distributions: dict[str, Distribution] = {}
         """Seconds of finished requests: `compile` (of those with a grammar), `queue`, `prefill`,
         `time_to_first_token`, `time_per_output_token`."""
+        self.speculation: SpecMetrics | None = None
+        """Figures of drafts and their verification; None without speculation."""
 
     def count(self, name: str, amount: int) -> None:
         """Adds to a counter."""
@@ -91,6 +94,8 @@ def prometheus_collector(metrics: EngineMetrics, namespace: str = "di") -> Any:
                 yield core.CounterMetricFamily(f"{namespace}_{name}", name, value=value)
             for name, gauge in sorted(metrics.gauges.items()):
                 yield core.GaugeMetricFamily(f"{namespace}_{name}", name, value=gauge)
+            if metrics.speculation is not None:
+                yield from _speculation_families(core, namespace, metrics.speculation)
             for name, distribution in sorted(metrics.distributions.items()):
                 buckets, running = [], 0
                 for bound, count in zip(
@@ -106,3 +111,24 @@ def prometheus_collector(metrics: EngineMetrics, namespace: str = "di") -> Any:
                 )
 
     return Collector()
+
+
+def _speculation_families(core: Any, namespace: str, figures: SpecMetrics) -> Iterator[Any]:
+    """Counters of speculation; rates are left to whoever reads them."""
+    for name, value in (
+        ("request_steps", figures.num_request_steps),
+        ("proposed", figures.num_proposed),
+        ("verified", figures.num_verified),
+        ("accepted", figures.num_accepted),
+    ):
+        family = f"{namespace}_speculation_{name}"
+        yield core.CounterMetricFamily(family, f"{name} (drafts)", value=value)
+    for name, values in (("verified", figures.verified_at), ("accepted", figures.accepted_at)):
+        family = core.CounterMetricFamily(
+            f"{namespace}_speculation_{name}_at_position",
+            f"drafts {name}, by place in the block",
+            labels=["position"],
+        )
+        for position, value in enumerate(values.tolist()):
+            family.add_metric([str(position + 1)], value)
+        yield family

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from di_engine.cache import Cache, RingSnapshots
@@ -24,8 +25,15 @@ from di_engine.runner.grammar import StepMasks
 from di_engine.runner.host_copy import copy_to_host
 from di_engine.runner.prompt_logprobs import PromptLogprobs
 from di_engine.runner.request import EngineRequest, PositionLogprobs
-from di_engine.runner.sampled_rows import RunningRequest, SampledRows, StepLogprobs, draw
+from di_engine.runner.sampled_rows import (
+    EmittedTokens,
+    RunningRequest,
+    SampledRows,
+    StepLogprobs,
+    draw,
+)
 from di_engine.runner.slot_state import SlotState
+from di_engine.runner.speculation import HostDrafts, Speculation, StepVerification
 from di_engine.runner.step_inputs import (
     TruncationMode,
     depends_on_device,
@@ -36,6 +44,9 @@ from di_scheduler import StepOutcome, StepPlan
 from di_spec.sampling import RowStatus, TokenHistory
 
 __all__ = ["LaunchedStep", "Model", "ModelRunner", "SampledStep", "StepResult"]
+
+
+_Counts = npt.NDArray[np.int64]
 
 
 class Model(Protocol):
@@ -55,17 +66,19 @@ class LaunchedStep:
     Attributes:
         plan: The step's plan.
         logits: One row per sampled row, requests in order, shape (rows, vocab_size), on the device.
-        slots: State slots of the plan's rows, int64, on the device.
+        batch: Inputs as they ran.
         requests: The sampled requests, in row order. They are held by object: by the time the step
             is collected, an id may belong to another request.
-        num_drafts: Drafts that each of them verifies.
+        begun: Recorded before the forward pass, where step times are wanted.
+        forwarded: Recorded behind it.
     """
 
     plan: StepPlan
     logits: torch.Tensor
-    slots: torch.Tensor
+    batch: StepBatch
     requests: list[RunningRequest]
-    num_drafts: list[int]
+    begun: Event | None = None
+    forwarded: Event | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,21 +87,27 @@ class SampledStep:
 
     Attributes:
         plan: The step's plan.
-        requests: As in `LaunchedStep`.
+        rows: Its sampled rows.
         token_ids: New tokens of each sampled request, in order, int64 [R, W].
         num_emitted: How many, int64 [R].
         status: `RowStatus` of each sampled request.
         logprobs: By mode.
         done: Recorded behind everything.
+        drafts: Drafts for the next step.
+        begun: As in `LaunchedStep`.
+        forwarded: As in `LaunchedStep`.
     """
 
     plan: StepPlan
-    requests: list[RunningRequest]
+    rows: SampledRows
     token_ids: torch.Tensor
     num_emitted: torch.Tensor
     status: torch.Tensor
     logprobs: dict[str, StepLogprobs]
     done: Event
+    drafts: HostDrafts | None = None
+    begun: Event | None = None
+    forwarded: Event | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +120,14 @@ class StepResult:
             still run.
         logprobs: Row to the log-probabilities of its new tokens, where wanted.
         prompt_logprobs: Row to its prompt's log-probabilities, with its first token.
+        verification: What was verified, with speculation.
     """
 
     outcome: StepOutcome
     failures: dict[str, str] = field(default_factory=dict)
     logprobs: dict[int, list[PositionLogprobs]] = field(default_factory=dict)
     prompt_logprobs: dict[int, list[PositionLogprobs]] = field(default_factory=dict)
+    verification: StepVerification | None = None
 
 
 class ModelRunner:
@@ -127,6 +148,7 @@ class ModelRunner:
         make_event: Callable[[], Event] = HostEvent,
         sync_guard: Callable[[], AbstractContextManager[object]] = nullcontext,
         clock: Callable[[], float] = time.monotonic,
+        speculation: Speculation | None = None,
     ) -> None:
         """Joins a model with its cache.
 
@@ -144,6 +166,7 @@ class ModelRunner:
             sync_guard: Makes a context for `launch`, for example one in which a host that waits for
                 the device is an error (`runner.sync_guard`).
             clock: Seconds, for the start of requests; the same as that of request times.
+            speculation: Drafts and verification; None makes one token per request and step.
         """
         self._clock = clock
         self._model = model
@@ -155,7 +178,13 @@ class ModelRunner:
         self._truncation: TruncationMode = truncation
         self._make_event = make_event
         self._sync_guard = sync_guard
-        self._slots = SlotState(num_state_slots, num_draft_tokens=0, device=device)
+        self._slots = (
+            SlotState(num_state_slots, num_draft_tokens=0, device=device)
+            if speculation is None
+            else speculation.slots
+        )
+        self.speculation = speculation
+        """Drafts and verification, with their figures; None without."""
         self._masks = StepMasks(vocab_size, device, num_mask_threads)
         self._requests: dict[str, RunningRequest] = {}
 
@@ -164,8 +193,19 @@ class ModelRunner:
         """Requests that are kept between steps."""
         return len(self._requests)
 
+    def check(self, request: EngineRequest) -> None:
+        """Refuses a request that cannot be run as this runner is set up.
+
+        Raises:
+            InvalidRequestError: Saying what contradicts what.
+        """
+        if self.speculation is not None:
+            self.speculation.check(request)
+
     def add(self, request: EngineRequest) -> None:
         """Takes a request that later plans may name."""
+        if self.speculation is not None:
+            self.speculation.begin(request)
         num_prompt = request.logprobs.num_prompt
         self._requests[request.request_id] = RunningRequest(
             request=request,
@@ -173,7 +213,6 @@ class ModelRunner:
             prompt_logprobs=(
                 None if num_prompt is None else PromptLogprobs(request.prompt_ids, num_prompt)
             ),
-            draft_token_ids=[],
         )
 
     def remove(self, request_id: str) -> None:
@@ -181,6 +220,8 @@ class ModelRunner:
         running = self._requests.pop(request_id, None)
         if running is not None:
             running.is_removed = True
+            if self.speculation is not None:
+                self.speculation.end(request_id)
 
     def started_s(self, request_id: str) -> float | None:
         """When the first step that contains a request was launched, by the runner's clock."""
@@ -210,19 +251,22 @@ class ModelRunner:
         """Enqueues the forward pass and the vocabulary projection of the sampled rows."""
         request_ids = plan.request_ids
         self._note_starts(plan, request_ids)
+        begun = self._timing_event()
         with self._sync_guard():
             self._copy_rings(plan)
             batch = self._make_batch(plan)
             hidden = self._model.forward(batch, self._cache)
             self._add_prompt_logprobs(plan, hidden)
             logits = self._model.logits(hidden[batch.logits_rows])
+        forwarded = self._timing_event()
         sampled = [request_ids[row] for row in np.flatnonzero(plan.needs_sample)]
         return LaunchedStep(
             plan,
             logits,
-            batch.state_slots,
+            batch,
             [self._requests[request_id] for request_id in sampled],
-            plan.draft_lens[plan.needs_sample].tolist(),
+            begun,
+            forwarded,
         )
 
     @torch.inference_mode()
@@ -232,14 +276,23 @@ class ModelRunner:
         The step before must be booked: the host then knows every token and draft of its requests.
         """
         rows = self._sampled_rows(launched)
-        emitted = draw(launched.logits, rows, self._vocab_size, self._masks.fill(rows))
-        self._record(launched, emitted.token_ids[:, 0])
+        emitted = self._draw(launched, rows)
+        drafts = self._record(launched, emitted)
         token_ids, num_emitted = copy_to_host(emitted.token_ids), copy_to_host(emitted.num_emitted)
         status = copy_to_host(emitted.status)
         done = self._make_event()
         done.record()
         return SampledStep(
-            launched.plan, rows.requests, token_ids, num_emitted, status, emitted.logprobs, done
+            launched.plan,
+            rows,
+            token_ids,
+            num_emitted,
+            status,
+            emitted.logprobs,
+            done,
+            drafts,
+            launched.begun,
+            launched.forwarded,
         )
 
     def wait(self, sampled: SampledStep) -> None:
@@ -249,7 +302,7 @@ class ModelRunner:
     def collect(self, sampled: SampledStep) -> StepResult:
         """Waits for a step and makes host values of its results."""
         self.wait(sampled)
-        plan = sampled.plan
+        plan, requests = sampled.plan, sampled.rows.requests
         rows = np.flatnonzero(plan.needs_sample).tolist()
         emitted, status = sampled.token_ids.numpy(), sampled.status.numpy()
         num_emitted = sampled.num_emitted.numpy()
@@ -258,34 +311,74 @@ class ModelRunner:
         token_ids[plan.needs_sample] = np.maximum(emitted, 0)
         num_tokens = np.zeros(plan.num_rows, np.int64)
         num_tokens[plan.needs_sample] = np.maximum(num_emitted, 1)
-        result = StepResult(StepOutcome(token_ids=token_ids, num_tokens=num_tokens))
+        verification, num_drafts, query_lens = self._collect_drafts(sampled)
+        result = StepResult(
+            StepOutcome(token_ids, num_tokens, num_drafts, query_lens), verification=verification
+        )
         # A bad row behind good ones is the first row of the request's next step.
         for index in np.flatnonzero(num_emitted == 0).tolist():
-            running = sampled.requests[index]
+            running = requests[index]
             if not running.is_removed:
                 message = RowStatus(int(status[index])).message
                 result.failures[running.request.request_id] = message
-        for running in sampled.requests:
+        for running in requests:
             if running.failure is not None and not running.is_removed:
                 result.failures[running.request.request_id] = running.failure
         for part in sampled.logprobs.values():
             for index, place in part.places.items():
-                num_top = sampled.requests[index].request.logprobs.num_output or 0
+                num_top = requests[index].request.logprobs.num_output or 0
                 result.logprobs[rows[index]] = [
                     part.tensors.entry(place + number, num_top)
                     for number in range(int(num_emitted[index]))
                 ]
-        for index, running in enumerate(sampled.requests):
+        for index, running in enumerate(requests):
             if running.prompt_logprobs is not None and running.history.num_output_tokens == 0:
                 result.prompt_logprobs[rows[index]] = running.prompt_logprobs.take()
         return result
 
-    @staticmethod
-    def _sampled_rows(launched: LaunchedStep) -> SampledRows:
-        pairs = zip(launched.requests, launched.num_drafts, strict=True)
-        return SampledRows(
-            launched.requests, [running.draft_token_ids[:count] for running, count in pairs]
+    def _sampled_rows(self, launched: LaunchedStep) -> SampledRows:
+        if self.speculation is None:
+            return SampledRows(launched.requests, [[] for _ in launched.requests])
+        return self.speculation.rows(launched.plan, launched.requests)
+
+    def _draw(self, launched: LaunchedStep, rows: SampledRows) -> EmittedTokens:
+        mask_bits = self._masks.fill(rows)
+        if self.speculation is None:
+            return draw(launched.logits, rows, self._vocab_size, mask_bits)
+        needs_sample = upload(np.flatnonzero(launched.plan.needs_sample), self._device)
+        law = self.speculation.law(launched.batch.state_slots[needs_sample])
+        mode = self.speculation.mode
+        return draw(launched.logits, rows, self._vocab_size, mask_bits, mode=mode, law=law)
+
+    def _collect_drafts(
+        self, sampled: SampledStep
+    ) -> tuple[StepVerification | None, _Counts | None, _Counts | None]:
+        """What was verified, drafts now held and rows computed, by plan row."""
+        speculation, plan = self.speculation, sampled.plan
+        if speculation is None:
+            return None, None, None
+        num_emitted = sampled.num_emitted.numpy()
+        pairs = zip(sampled.token_ids.tolist(), num_emitted.tolist(), strict=True)
+        emitted = [token_ids[:count] for token_ids, count in pairs]
+        verification = speculation.verification(plan, sampled.rows, num_emitted)
+        num_drafts = speculation.accept_drafts(
+            plan, sampled.rows, sampled.drafts, emitted, verification
         )
+        if sampled.begun is not None and sampled.forwarded is not None:
+            forward_s = sampled.forwarded.elapsed_ms(sampled.begun) / 1e3
+            sampler_s = sampled.done.elapsed_ms(sampled.forwarded) / 1e3
+            speculation.observe_times(plan, forward_s, sampler_s)
+        query_lens = plan.query_lens.astype(np.int64)
+        query_lens[verification.rows] = verification.num_verified + 1
+        return verification, num_drafts, query_lens
+
+    def _timing_event(self) -> Event | None:
+        """A recorded event, if somebody learns from step times."""
+        if self.speculation is None or not self.speculation.wants_times:
+            return None
+        event = self._make_event()
+        event.record()
+        return event
 
     def _note_starts(self, plan: StepPlan, request_ids: list[str]) -> None:
         now_s = self._clock()
@@ -317,15 +410,23 @@ class ModelRunner:
             device=self._device,
             truncation=self._truncation,
         )
-        return self._slots.repair(batch, None) if depends_on_device(plan) else batch
+        if not depends_on_device(plan):
+            return batch
+        if self.speculation is not None:
+            return self.speculation.repair(batch, plan, self._history_len)
+        return self._slots.repair(batch, None)
 
-    def _record(self, launched: LaunchedStep, token_ids: torch.Tensor) -> None:
-        """Leaves the new tokens where the next step looks for them."""
-        slots, needs_sample = launched.slots, launched.plan.needs_sample
+    def _record(self, launched: LaunchedStep, emitted: EmittedTokens) -> HostDrafts | None:
+        """Leaves the new tokens, and drafts behind them, where the next step looks for them."""
+        plan, needs_sample = launched.plan, launched.plan.needs_sample
+        if self.speculation is not None:
+            return self.speculation.draft(plan, launched.batch, launched.requests, emitted)
+        slots = launched.batch.state_slots
         if not needs_sample.all():
             slots = slots[upload(np.flatnonzero(needs_sample), self._device)]
         # A row that failed has no token; its request ends when the host learns of it.
-        self._slots.record_newest(slots, token_ids.clamp(min=0))
+        self._slots.record_newest(slots, emitted.token_ids[:, 0].clamp(min=0))
+        return None
 
     def _add_prompt_logprobs(self, plan: StepPlan, hidden: torch.Tensor) -> None:
         begin = 0

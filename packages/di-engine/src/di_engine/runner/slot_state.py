@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from di_engine.model.batch import StepBatch
+from di_spec import torch as spec_torch
 
 __all__ = ["EarlierStep", "SlotState"]
 
@@ -48,6 +49,7 @@ class SlotState:
         num_committed: Positions that this step made part of the request: all rows of a prompt
             chunk, accepted drafts plus one for a decode row, shape [S].
         drafts: Drafts to verify next, shape [S, K].
+        survival: Probability that each of them is reached and accepted, float64, shape [S, K].
     """
 
     def __init__(self, num_slots: int, num_draft_tokens: int, device: torch.device) -> None:
@@ -59,6 +61,7 @@ class SlotState:
         self.num_emitted = zeros(num_slots)
         self.num_committed = zeros(num_slots)
         self.drafts = zeros(num_slots, num_draft_tokens)
+        self.survival = zeros(num_slots, num_draft_tokens).double()
 
     def record_newest(self, slots: Tensor, token_ids: Tensor) -> None:
         """Notes the one token that each slot's request emitted; enough where `K` is 0.
@@ -76,6 +79,7 @@ class SlotState:
         num_emitted: Tensor,
         num_committed: Tensor,
         drafts: Tensor,
+        survival: Tensor | None = None,
     ) -> None:
         """Notes the results of a step; modifies the tables.
 
@@ -85,11 +89,51 @@ class SlotState:
             num_emitted: int64 [R]; 0 for a chunk that does not end its prompt.
             num_committed: int64 [R].
             drafts: int64 [R, K].
+            survival: float64 [R, K]; needed where budgets are split on the device.
         """
         self.emitted[slots, : emitted.shape[1]] = emitted
         self.num_emitted[slots] = num_emitted
         self.num_committed[slots] = num_committed
         self.drafts[slots] = drafts
+        if survival is not None:
+            self.survival[slots] = survival
+
+    def split(self, batch: StepBatch, limits: Tensor, num_rows: int) -> StepBatch:
+        """Gives the rows of a step to the requests whose drafts are most likely accepted.
+
+        Args:
+            batch: Inputs as planned, not repaired; decoding requests come first.
+            limits: Most drafts of each decoding request, int64 [D].
+            num_rows: Rows of all decoding requests together, at least D.
+
+        Returns:
+            The step with the same number of rows, dealt out anew. Rows that were drafts have an
+            unknown token.
+        """
+        num_decodes = limits.shape[0]
+        starts = batch.query_lens.cumsum(0) - batch.query_lens
+        anchors = batch.token_ids[starts[:num_decodes]]
+        first_positions = batch.context_lens - batch.query_lens
+        places = torch.arange(self.num_draft_tokens, device=limits.device)
+        survival = self.survival[batch.state_slots[:num_decodes]]
+        # Drafts that must not be verified come behind those that cannot be accepted.
+        survival = torch.where(places < limits[:, None], survival, -1.0)
+        decode_lens = spec_torch.split_budget(survival, num_rows)
+        query_lens = torch.cat([decode_lens, batch.query_lens[num_decodes:]])
+        row_request = torch.repeat_interleave(
+            torch.arange(num_decodes, device=limits.device), decode_lens, output_size=num_rows
+        )
+        new_starts = decode_lens.cumsum(0) - decode_lens
+        offset = torch.arange(num_rows, device=limits.device) - new_starts[row_request]
+        token_ids = torch.where(offset == 0, anchors[row_request], -1)
+        positions = first_positions[:num_decodes][row_request] + offset
+        return replace(
+            batch,
+            token_ids=torch.cat([token_ids, batch.token_ids[num_rows:]]),
+            positions=torch.cat([positions, batch.positions[num_rows:]]),
+            query_lens=query_lens,
+            context_lens=first_positions + query_lens,
+        )
 
     def repair(self, batch: StepBatch, earlier: EarlierStep | None) -> StepBatch:
         """Returns the step with the tokens and lengths that the one before it has brought about.

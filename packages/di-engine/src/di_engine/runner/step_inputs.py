@@ -63,8 +63,9 @@ def make_step_batch(
         logits_rows=put(_sampled_rows(plan)),
         window_starts=put(plan.window_starts),
         write_floors=put(plan.write_floors),
-        max_query_len=int(plan.query_lens.max()),
-        max_context_len=int(plan.context_lens.max()),
+        # A device may deal the rows out anew, up to what is reserved for each request.
+        max_query_len=int(plan.max_query_lens.max()),
+        max_context_len=int((plan.context_lens - plan.query_lens + plan.max_query_lens).max()),
         truncation=(
             None
             if truncation == "off"

@@ -78,17 +78,21 @@ def counter_bits(
 def row_bits(
     seed: NDArray[np.uint64],
     stream: Stream,
-    position: NDArray[np.uint64],
+    position: NDArray[np.uint64] | Tensor,
     num_lanes: int,
     device: torch.device,
     offset: NDArray[np.int64] | int = 0,
 ) -> Tensor:
     """`counter_bits` of lanes 0 .. num_lanes - 1, one Philox call for four lanes.
 
+    Positions may be an int64 tensor on `device`, which is then not waited for.
+
     Returns:
         int64 [rows, num_lanes] (uint32 on the CPU) on `device`.
     """
     if device.type == "cpu":
+        if isinstance(position, Tensor):
+            position = position.numpy().view(np.uint64)
         bits = philox.row_bits(seed, stream, position, num_lanes, np.asarray(offset))
         return torch.from_numpy(bits)
     blocks = torch.arange((num_lanes + 3) // 4, device=device).unsqueeze(0)
@@ -146,14 +150,15 @@ def _stack(words: Words) -> Tensor:
 def _inputs(
     seed: NDArray[np.uint64],
     stream: Stream,
-    position: NDArray[np.uint64],
+    position: NDArray[np.uint64] | Tensor,
     block: Tensor,
     offset: NDArray[np.int64] | int,
 ) -> tuple[Words, tuple[Tensor, Tensor]]:
     def column(values: NDArray[np.uint64]) -> Tensor:
         return torch.from_numpy(values.view(np.int64).copy()).to(block.device).unsqueeze(1)
 
-    seeds, positions = column(seed), column(position)
+    seeds = column(seed)
+    positions = position.unsqueeze(1) if isinstance(position, Tensor) else column(position)
     rows = np.broadcast_to(np.asarray(offset, np.uint64), seed.shape)
     purpose = column(rows | np.uint64(int(stream) << 24))
     counter = (block, purpose, positions & _LOW, (positions >> 32) & _LOW)

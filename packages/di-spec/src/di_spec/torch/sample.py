@@ -241,7 +241,7 @@ def gumbel_argmax(
     log_weights: Tensor,
     seed: NDArray[np.uint64],
     stream: Stream,
-    position: NDArray[np.uint64],
+    position: NDArray[np.uint64] | Tensor,
     offset: NDArray[np.int64] | int = 0,
 ) -> Tensor:
     """Draws one token per row by Gumbel-max: the tokens of `di_spec.sampling.draw`.
@@ -250,7 +250,7 @@ def gumbel_argmax(
         log_weights: float64 [rows, V]; -inf is never drawn from a row with a finite entry.
         seed: Seeds, uint64 [rows], host.
         stream: Purpose of the draw.
-        position: Positions, uint64 [rows], host.
+        position: Positions, uint64 [rows] on the host, or int64 [rows] where the weights are.
         offset: Offset inside the draft block, [rows] or one number.
     """
     bits = noise.row_bits(seed, stream, position, log_weights.shape[1], log_weights.device, offset)
