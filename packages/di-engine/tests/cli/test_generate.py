@@ -2,6 +2,7 @@
 
 import json
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,10 @@ from di_engine.cli import (
     prompt_files,
 )
 from di_engine.cli.app import app
+from di_engine.errors import UnsupportedEnvironmentError
 from di_engine.llm import llm as llm_module
+from di_engine.llm import structured_check
+from di_engine.testing.byte_grammars import ByteGrammars
 from di_engine.testing.counting_engine import CountingEngine
 
 RUNNER = CliRunner()
@@ -139,3 +143,75 @@ def test_ctrl_c_ends_requests_and_prints_what_they_have(
     assert len(result.stdout) < 600
     assert not counting.engine.has_work
     assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.fixture
+def constrained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llm_module, "assemble", CountingEngine().assemble)
+    monkeypatch.setattr(prompt_files, "_has_waiting_input", lambda: False)
+    monkeypatch.setattr(llm_module, "_make_grammars", lambda parts: ByteGrammars())
+
+
+@pytest.mark.usefixtures("constrained")
+class TestConstraints:
+    def test_flags_constrain_the_output(self, tmp_path: Path) -> None:
+        (tmp_path / "schema").write_text('{"const": "x"}')
+        (tmp_path / "grammar").write_text('root ::= "to" [a-z]')
+        for arguments, text in [
+            (("--regex", "[0-9]{2}"), "01"),
+            (("--json-schema", str(tmp_path / "schema")), '"x"'),
+            (("--ebnf", str(tmp_path / "grammar")), "top"),
+        ]:
+            result = run("/", "--quiet", *arguments)
+            assert (result.exit_code, result.stdout) == (0, f"{text}\n"), result.output
+
+    def test_a_line_may_bring_a_schema_of_its_own(self, tmp_path: Path) -> None:
+        file = tmp_path / "requests.jsonl"
+        lines = [
+            {"prompt": "/", "output_schema": {"schema_type": "regex", "schema": "[a-c]{2}"}},
+            {"prompt": "/"},
+        ]
+        file.write_text("\n".join(map(json.dumps, lines)))
+        result = run("--input", str(file), "--regex", "[0-9]{3}", "--quiet")
+        assert result.stdout == "ab\n012\n"
+
+    def test_wrong_use_is_named(self, tmp_path: Path) -> None:
+        both = run("a", "--regex", "a", "--ebnf", "b")
+        assert both.exit_code == 2
+        assert "give one of --regex and --ebnf" in both.output
+        missing = run("a", "--ebnf", str(tmp_path / "none"))
+        assert missing.exit_code == 2
+        assert "cannot read" in missing.output
+        malformed = run("a", "--regex", "(")
+        assert malformed.exit_code == 2
+        assert "`output_schema`: " in malformed.stderr
+        assert run("--messages", "x", "--check-structured").exit_code == 2
+
+    def test_the_check_validates_each_kind(self) -> None:
+        result = run("a", "b", "--check-structured", "--json", "--temperature", "1e4", "--quiet")
+        assert result.exit_code == 0, result.output
+        outputs = [json.loads(line) for line in result.stdout.splitlines()]
+        assert [output["kind"] for output in outputs] == ["regex", "json", "ebnf", "free"] * 2
+        assert {output["problem"] for output in outputs} == {None}
+
+    def test_the_check_finds_what_is_invalid(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(structured_check, "_PATTERN", "[a-f]{2}")
+        monkeypatch.setattr(
+            structured_check,
+            "_VALIDATORS",
+            dict.fromkeys(["regex", "json", "ebnf"], lambda _: "no"),
+        )
+        result = run("a", "--check-structured", "--quiet")
+        assert result.exit_code == 1
+        assert [line.split(":")[0] for line in result.stdout.splitlines()] == [
+            "regex no",
+            "json  no",
+            "ebnf  no",
+            "free  valid",
+        ]
+
+    def test_the_missing_package_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "di_structured", None)
+        result = run("a", "--check-structured")
+        assert isinstance(result.exception, UnsupportedEnvironmentError)
+        assert "install its wheel" in str(result.exception)

@@ -4,7 +4,6 @@ import asyncio
 import json
 import re
 import sys
-from concurrent.futures import Future
 from typing import Any
 
 import jsonschema
@@ -12,22 +11,10 @@ import pytest
 
 from di_engine import AsyncLLM, RequestOutput, SamplingParams
 from di_engine.llm import async_llm, llm
-from di_engine.llm.grammars import Grammars
-from di_engine.testing import ByteTokenizer
+from di_engine.testing.byte_grammars import ByteGrammars, compile_bytes
 from di_engine.testing.counting_engine import CountingEngine
-from di_structured import (
-    CompiledGrammar,
-    CompileTimeoutError,
-    GrammarSession,
-    OutputSchema,
-    Vocabulary,
-)
-from di_structured.testing import compile_here
+from di_structured import CompileTimeoutError, GrammarSession, OutputSchema
 
-TOKENIZER = ByteTokenizer()
-VOCABULARY = Vocabulary(
-    [b""] * 3 + [bytes([byte]) for byte in range(256)], stop_token_ids=[1], special_token_ids=[0, 2]
-)
 POINT = {
     "type": "object",
     "properties": {
@@ -44,27 +31,11 @@ SCHEMAS: list[Any] = [
     {"type": "object", "additionalProperties": {"type": "integer"}, "maxProperties": 2},
 ]
 A = 3 + ord("a")
-
-
-class GrammarsHere(Grammars):
-    """Compiles in this process; grammars named in `held` wait until they are let go."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda: VOCABULARY)
-        self.held: dict[OutputSchema, Future[CompiledGrammar]] = {}
-
-    def hold(self, schema: OutputSchema) -> "Future[CompiledGrammar]":
-        return self.held.setdefault(schema, Future())
-
-    def submit(self, schema: OutputSchema) -> "Future[CompiledGrammar]":
-        future = self.held.get(schema) or Future()
-        if schema not in self.held:
-            future.set_result(compile_here(schema, VOCABULARY))
-        return future
+THINK = (3 + ord("<"), 3 + ord(">"))
 
 
 def start(**options: Any) -> CountingEngine:
-    return CountingEngine(grammars=GrammarsHere(), **options)
+    return CountingEngine(grammars=ByteGrammars(THINK), **options)
 
 
 def run(engine: CountingEngine, *requests: tuple[Any, SamplingParams]) -> list[RequestOutput]:
@@ -128,7 +99,7 @@ def test_a_random_model_writes_valid_json(overlap: bool) -> None:
         if output.outputs[0].finish_reason == "stop":
             jsonschema.validate(json.loads(output.text), schema)
         else:
-            session = compile_here(json_schema(schema), VOCABULARY).session(json_schema(schema))
+            session = compile_bytes(json_schema(schema)).session(json_schema(schema))
             assert session.advance(token_ids) == len(token_ids)
     tight = start(overlap=overlap, num_blocks=8, block_size=16, prefix_cache=False)
     for output, again in zip(roomy, run(tight, *requests), strict=True):
@@ -150,6 +121,25 @@ def test_reasoning_and_triggers_are_free_until_their_end() -> None:
     assert re.fullmatch("bcd[0-9]{2}", outputs[0].text)
     assert re.fullmatch("bcaj[0-9]{2}", outputs[1].text)
     assert outputs[2].text == "bcdefghij"  # cut while it still reasons
+
+
+@pytest.mark.parametrize(
+    ("prompt", "text"),
+    [
+        ("<;", "<=>[0-9]{2}"),
+        ("<x>9", "[0-9]{2}"),
+        (";", "[0-9]{2}"),
+        ("<x><;", "<=>[0-9]{2}"),
+    ],
+)
+def test_the_grammar_begins_behind_a_reasoning_section_that_the_prompt_opens(
+    prompt: str, text: str
+) -> None:
+    params = SamplingParams(
+        temperature=0, max_tokens=40, output_schema=OutputSchema.regex("[0-9]{2}")
+    )
+    (output,) = run(start(), (prompt, params))
+    assert re.fullmatch(text, output.text)
 
 
 def test_stop_ids_wait_for_the_text_to_be_complete() -> None:
@@ -179,7 +169,7 @@ def test_a_request_waits_for_its_grammar_while_others_run() -> None:
     assert engine.requests.has_unfinished
     assert not engine.requests.has_work
     now[0] = 7.0
-    future.set_result(compile_here(slow, VOCABULARY))
+    future.set_result(compile_bytes(slow))
     assert engine.requests.has_work
     while engine.requests.has_unfinished:
         engine.requests.step()
@@ -283,7 +273,7 @@ def test_nothing_left_to_draw_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_engine_thread_wakes_up_for_a_grammar(monkeypatch: pytest.MonkeyPatch) -> None:
-    grammars = GrammarsHere()
+    grammars = ByteGrammars()
     monkeypatch.setattr(async_llm, "assemble", CountingEngine(overlap=True).assemble)
     monkeypatch.setattr(llm, "_make_grammars", lambda parts: grammars)
     schema, left, never = (OutputSchema.regex(f"[0-9]{{{n}}}") for n in (3, 4, 5))
@@ -299,7 +289,7 @@ def test_the_engine_thread_wakes_up_for_a_grammar(monkeypatch: pytest.MonkeyPatc
             while not abandoned.cancelled():
                 await asyncio.sleep(0.01)
             assert not asking.done()
-            future.set_result(compile_here(schema, VOCABULARY))
+            future.set_result(compile_bytes(schema))
             assert re.fullmatch("[0-9]{3}", (await asking).text)
             stuck = asyncio.create_task(engine.generate("a", wild(never)))
             while engine.num_unfinished == 0:

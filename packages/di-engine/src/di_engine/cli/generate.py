@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, Literal
@@ -23,7 +24,9 @@ from di_engine.config import EngineConfig
 from di_engine.llm.chat import import_recipe
 from di_engine.llm.llm import LLM
 from di_engine.llm.output_json import output_to_dict
+from di_engine.llm.output_schema import import_structured
 from di_engine.llm.outputs import ChatMessage, RequestError, RequestOutput
+from di_engine.llm.structured_check import check_structured
 
 __all__ = ["generate"]
 
@@ -62,6 +65,14 @@ def generate(
         typer.Option("--output-format", help="Text alone, or one JSON object per prompt."),
     ] = "text",
     as_json: Annotated[bool, typer.Option("--json", help="Same as --output-format jsonl.")] = False,
+    checks_structured: Annotated[
+        bool,
+        typer.Option(
+            "--check-structured",
+            help="Generate a regex, a JSON, an EBNF and a free output for each prompt, in one "
+            "batch, and validate them; exit code 1 if one is invalid.",
+        ),
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress and no notes.")] = False,
     *,
     sampling: dict[str, Any],
@@ -73,6 +84,10 @@ def generate(
     text is the answer, then one JSON object per tool call; reasoning is in the JSON output. The
     first Ctrl-C ends all requests and prints what they have, the second one kills.
     """
+    if checks_structured:
+        if messages_file is not None:
+            raise typer.BadParameter("takes prompts, not messages", param_hint="--check-structured")
+        import_structured()
     if messages_file is None:
         requests = read_requests(prompts or [], input_file, sampling)
     elif prompts or input_file is not None:
@@ -88,6 +103,8 @@ def generate(
         llm = LLM(config, load_progress=progress)
     with llm, _first_interrupt_ends(llm) as was_interrupted:
         wants_json = as_json or output_format == "jsonl"
+        if checks_structured:
+            raise typer.Exit(_check_structured(llm, requests, sampling, wants_json))
         if messages_file is not None:
             errors = _write_messages(llm, requests, wants_json, quiet)
         elif len(requests) == 1 and requests[0].sampling.get("n") == 1 and not wants_json:
@@ -97,6 +114,20 @@ def generate(
     for index, error in errors:
         stderr.print(f"prompt {index}: {error.message}", markup=False)
     raise typer.Exit(_exit_code([error for _, error in errors], was_interrupted()))
+
+
+def _check_structured(
+    llm: LLM, requests: list[CommandRequest], sampling: dict[str, Any], as_json: bool
+) -> int:
+    """Prints what the check made of each output; returns the exit code."""
+    checked = check_structured(llm, [request.prompt for request in requests], sampling)
+    for output in checked:
+        if as_json:
+            sys.stdout.write(json.dumps(asdict(output), ensure_ascii=False) + "\n")
+        else:
+            verdict = "valid" if output.problem is None else output.problem
+            sys.stdout.write(f"{output.kind:5} {verdict}: {output.text!r}\n")
+    return 1 if any(output.problem is not None for output in checked) else 0
 
 
 _Errors = list[tuple[int, RequestError]]

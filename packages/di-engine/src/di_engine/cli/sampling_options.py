@@ -10,6 +10,7 @@ from typing import Any
 import typer
 
 from di_engine.cli.options import add_options, option
+from di_engine.cli.schema_options import SCHEMA_FLAGS, read_schema
 
 __all__ = ["with_sampling_options"]
 
@@ -70,7 +71,7 @@ def with_sampling_options(command: Callable[..., None]) -> Callable[..., None]:
     """Adds the flags to a command, which is called with `sampling`: fields of `SamplingParams`."""
     options = [
         option(name, annotation, default, flag=flag, text=text, panel="sampling")
-        for name, annotation, default, flag, text in _FLAGS
+        for name, annotation, default, flag, text in _FLAGS + SCHEMA_FLAGS
     ]
 
     @functools.wraps(command)
@@ -78,6 +79,7 @@ def with_sampling_options(command: Callable[..., None]) -> Callable[..., None]:
         sampling = {name: values.pop(name) for name, *_ in _FLAGS}
         for name in ("stop", "stop_token_ids", "banned_token_ids"):
             sampling[name] = sampling[name] or None
+        sampling["output_schema"] = read_schema(*(values.pop(name) for name, *_ in SCHEMA_FLAGS))
         sampling["logit_bias"] = _parse_bias(sampling["logit_bias"])
         command(**values, sampling=sampling)
 

@@ -7,7 +7,7 @@ when its grammar is ready, or fails alone with the reason.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -32,19 +32,27 @@ class Grammars:
 
     Args:
         make_vocabulary: Makes the model's tokens; None if it has no tokenizer.
+        reasoning_ids: Ids that begin and end a reasoning section, for a model that has such.
         limits: Fields of `di_structured.CompilerConfig`.
     """
 
     def __init__(
-        self, make_vocabulary: Callable[[], Vocabulary] | None, **limits: int | float
+        self,
+        make_vocabulary: Callable[[], Vocabulary] | None,
+        reasoning_ids: tuple[int, int] | None = None,
+        **limits: int | float,
     ) -> None:
         self._make_vocabulary = make_vocabulary
+        self._reasoning_ids = reasoning_ids
         self._limits = limits
         self._lock = threading.Lock()
         self._compiler: Any = None
 
-    def schema(self, value: object) -> OutputSchema:
+    def schema(self, value: object, prompt_ids: Sequence[int]) -> OutputSchema:
         """Judges what a request brings as `output_schema`; any thread.
+
+        A prompt that ends within a reasoning section leaves the model to reason: the grammar then
+        begins behind the section, unless the schema says itself where it begins.
 
         Raises:
             InvalidRequestError: If it is malformed or cannot be enforced.
@@ -65,6 +73,8 @@ class Grammars:
             raise InvalidRequestError(f"`output_schema`: {error}", param="output_schema") from None
         self._ready_compiler()
         checked: OutputSchema = schema
+        if not (schema.reasoning_end_token_ids or schema.trigger_token_ids):
+            checked = checked.with_reasoning(self._open_reasoning(prompt_ids))
         return checked
 
     def submit(self, schema: OutputSchema) -> Future[CompiledGrammar]:
@@ -87,6 +97,14 @@ class Grammars:
             compiler, self._compiler = self._compiler, None
         if compiler is not None:
             compiler.close()
+
+    def _open_reasoning(self, prompt_ids: Sequence[int]) -> tuple[int, ...]:
+        """The id that ends the reasoning section that the prompt leaves open; none if it is not."""
+        if self._reasoning_ids is None:
+            return ()
+        begin, end = self._reasoning_ids
+        marks = [token_id for token_id in prompt_ids if token_id in (begin, end)]
+        return (end,) if marks and marks[-1] == begin else ()
 
     def _ready_compiler(self) -> Any:
         with self._lock:

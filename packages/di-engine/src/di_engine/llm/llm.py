@@ -34,6 +34,9 @@ __all__ = ["LLM", "BatchProgress", "ParamsLike", "make_config", "make_request_ma
 ParamsLike = SamplingParams | Mapping[str, Any] | None
 """Sampling parameters of one request: an object, a mapping of its fields, or None for defaults."""
 
+REASONING_MARKS = ("<think>", "</think>")
+"""Begin and end of a reasoning section in the V4.1 prompt format."""
+
 _GRAMMAR_POLL_S = 0.05
 """Time after which a wait for a grammar looks for an interrupt."""
 
@@ -340,8 +343,12 @@ def _make_grammars(parts: EngineParts) -> Grammars:
             stop_token_ids=[parts.model_config.eos_token_id],
         )
 
+    begin, end = REASONING_MARKS
+    begin_id = None if tokenizer is None else tokenizer.token_id(begin)
+    end_id = None if tokenizer is None else tokenizer.token_id(end)
     return Grammars(
         None if tokenizer is None else make_vocabulary,
+        None if begin_id is None or end_id is None else (begin_id, end_id),
         workers=settings.compile_workers,
         timeout_s=settings.compile_timeout_s,
         memory_limit_bytes=settings.compile_memory_bytes,

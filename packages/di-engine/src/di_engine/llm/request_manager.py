@@ -169,7 +169,7 @@ class RequestManager:
                 )
             schema = None
             if checked.output_schema is not None:
-                schema = self._grammars.schema(checked.output_schema)
+                schema = self._grammars.schema(checked.output_schema, prepared.token_ids)
         except EngineError as error:
             state = RequestState(
                 request_index, request_id, prepared, SamplingParams(), None, metrics

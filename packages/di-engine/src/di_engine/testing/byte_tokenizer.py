@@ -40,6 +40,10 @@ class ByteTokenizer:
         token_ids = [byte + _NUM_SPECIAL for byte in text.encode()]
         return [self.bos_token_id, *token_ids] if add_special_tokens else token_ids
 
+    def token_id(self, spelling: str) -> int | None:
+        """None: no token has a name."""
+        return None
+
     def stream(self, skip_special_tokens: bool = True) -> _ByteStream:
         """A decoder for one completion."""
         return _ByteStream(skip_special_tokens)
