@@ -1,7 +1,5 @@
 """Overlapped and synchronous stepping give the same tokens, whatever comes together."""
 
-from dataclasses import dataclass, field
-
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -10,51 +8,10 @@ from hypothesis import strategies as st
 from di_engine import EngineConfig
 from di_engine.core.assembly import assemble
 from di_engine.core.engine import Engine
-from di_engine.runner.request import EngineRequest, LogprobsSpec, PositionLogprobs
+from di_engine.runner.request import EngineRequest, LogprobsSpec
 from di_engine.testing.counting_engine import CountingEngine
+from di_engine.testing.request_mix import Arrival, Received, run_mix
 from di_spec.sampling import SamplingParams
-
-
-@dataclass(frozen=True)
-class Arrival:
-    """A request of a mix: when it comes, when it is aborted, and what it is."""
-
-    request: EngineRequest
-    at_step: int
-    abort_at: int | None = None
-
-
-@dataclass
-class Received:
-    """What a request got."""
-
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[PositionLogprobs] = field(default_factory=list)
-    prompt_logprobs: list[PositionLogprobs] | None = None
-    reason: str | None = None
-
-
-def run(engine: Engine, mix: list[Arrival], tag: str, fail_at: int = -1) -> dict[str, Received]:
-    """Runs a mix to its end; every request must end exactly once."""
-    received = {a.request.request_id: Received() for a in mix}
-    for step in range(20_000):
-        for arrival in mix:
-            if arrival.at_step == step:
-                engine.add(arrival.request)
-            if arrival.abort_at == step:
-                engine.abort([arrival.request.request_id])
-        if step > max(a.at_step for a in mix) and not engine.has_work:
-            break
-        for event in engine.step():
-            got = received[event.request_id]
-            assert got.reason is None, "an event after the terminal one"
-            got.token_ids += event.token_ids
-            got.logprobs += event.logprobs or []
-            got.prompt_logprobs = event.prompt_logprobs or got.prompt_logprobs
-            got.reason = event.finish_reason
-        engine.scheduler.check_integrity()
-    assert all(got.reason is not None for got in received.values()), tag
-    return received
 
 
 def compare(mix: list[Arrival], one: dict[str, Received], other: dict[str, Received]) -> None:
@@ -130,7 +87,7 @@ def test_a_counting_model_counts_the_same(
             policy=policy,
             prefix_cache=prefix_cache,
         )
-        results.append(run(counting.engine, mix, str(overlap)))
+        results.append(run_mix(counting.engine, mix))
         assert counting.runner.num_requests == 0
     compare(mix, *results)
 
@@ -166,7 +123,7 @@ def engines() -> tuple[Engine, Engine]:
 @given(mix=mixes(vocab_size=3840, max_requests=4, most_tokens=8))
 def test_the_model_says_the_same(engines: tuple[Engine, Engine], mix: list[Arrival]) -> None:
     synchronous, overlapped = engines
-    compare(mix, run(synchronous, mix, "synchronous"), run(overlapped, mix, "overlapped"))
+    compare(mix, run_mix(synchronous, mix), run_mix(overlapped, mix))
 
 
 def test_a_step_is_launched_before_the_one_before_it_is_read() -> None:
@@ -191,7 +148,7 @@ def test_a_failed_step_takes_nobody_else_with_it(fail_on_step: int) -> None:
         Arrival(EngineRequest(f"r{i}", np.array([10 * i + 3], np.int32), GREEDY, 6), 0)
         for i in range(5)
     ]
-    received = run(counting.engine, mix, "failing")
+    received = run_mix(counting.engine, mix)
     reasons = [got.reason for got in received.values()]
     assert reasons.count("error") == 2
     assert reasons.count("length") == 3

@@ -318,6 +318,8 @@ class Speculation:
         Returns:
             Shape (rows of the plan,); None where every sampled row has `K`.
         """
+        if self._host_drafter is not None:
+            return self._draft_on_host(self._host_drafter, plan, rows, emitted, verification)
         if drafts is not None:
             for running, token_ids, survival, confidence in zip(
                 rows.requests,
@@ -329,18 +331,16 @@ class Speculation:
                 running.draft_token_ids = token_ids
                 running.survival, running.confidence = survival, confidence
             self._tell_planner(plan, drafts.survival.numpy())
-            return None
-        return self._draft_on_host(plan, rows, emitted, verification)
+        return None
 
     def _draft_on_host(
         self,
+        drafter: HostDrafter,
         plan: StepPlan,
         rows: SampledRows,
         emitted: list[list[int]],
         verification: StepVerification,
     ) -> npt.NDArray[np.int64]:
-        drafter = self._host_drafter
-        assert drafter is not None, "drafts come from the device or from the host"
         counts = np.zeros(plan.num_rows, np.int64)
         ids = [running.request.request_id for running in rows.requests]
         if not ids:

@@ -16,9 +16,10 @@ from di_engine.llm.grammars import Grammars
 from di_engine.llm.request_manager import RequestManager
 from di_engine.platforms import resolve_device
 from di_engine.runner.model_runner import ModelRunner
+from di_engine.runner.speculation import Speculation
 from di_engine.testing.byte_tokenizer import ByteTokenizer
 from di_engine.testing.counting_model import CountingModel
-from di_scheduler import Scheduler, SchedulerConfig
+from di_scheduler import RowBudget, Scheduler, SchedulerConfig
 
 __all__ = ["CountingEngine"]
 
@@ -49,6 +50,8 @@ class CountingEngine:
         clock: Callable[[], float] = lambda: 0.0,
         overlap: bool = False,
         grammars: Grammars | None = None,
+        speculate: Callable[[SchedulerConfig], Speculation] | None = None,
+        row_budget: RowBudget | None = None,
         **scheduler: Any,
     ) -> None:
         """Builds the engine.
@@ -58,6 +61,8 @@ class CountingEngine:
             clock: Seconds, for step times and request times.
             overlap: Whether steps overlap.
             grammars: Compiles what requests ask of their output.
+            speculate: Makes drafts and verification for the scheduler's limits.
+            row_budget: Rows per request; None verifies every draft.
             **scheduler: Fields of `SchedulerConfig` that differ from the small defaults.
         """
         tokenizer = ByteTokenizer()
@@ -75,7 +80,8 @@ class CountingEngine:
         self._max_model_len: int = settings["max_model_len"]
         self.model = CountingModel(vocab_size, nan_after=nan_after)
         self.metrics = EngineMetrics()
-        self.scheduler = Scheduler(SchedulerConfig(**settings), metrics=self.metrics)
+        config = SchedulerConfig(**settings)
+        self.scheduler = Scheduler(config, row_budget=row_budget, metrics=self.metrics)
         runner = ModelRunner(
             self.model,
             None,
@@ -84,6 +90,7 @@ class CountingEngine:
             num_state_slots=self.scheduler.config.state_slots,
             device=torch.device("cpu"),
             clock=clock,
+            speculation=None if speculate is None else speculate(config),
         )
         self.runner = runner
         self.engine = Engine(self.scheduler, runner, timer=StepTimer(clock), overlap=overlap)
