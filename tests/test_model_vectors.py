@@ -62,9 +62,30 @@ def test_a_wrong_table_is_a_miss(copied, run_tool, name):
     assert '"mismatches": 1' in outcome.stdout
 
 
-def test_drafter_files_are_listed_and_no_miss(copied, run_tool):
+@pytest.mark.slow
+def test_the_drafter_drafts_what_the_reference_drafts():
+    results = check(VECTORS / "d-dspark")
+    assert all(result.ok for result in results), report(results)
+    # Wide and with quantised caches, the prompt in one step and in several.
+    assert sum(result.mismatches == 0 for result in results) == 4, report(results)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "place"), [("draft_ids", (3, 2)), ("confidence", (2, 4))])
+def test_a_wrong_draft_is_a_miss(tmp_path, name, place):
+    folder = tmp_path / "d-dspark"
+    shutil.copytree(VECTORS / "d-dspark", folder)
+    (folder / "expected" / "p0.dspark.kvqdq.safetensors").unlink()
+    file = folder / "expected" / "p0.dspark.fp32.safetensors"
+    expected = load_file(file)
+    expected[name].view(8, -1)[place] += 1
+    save_file(expected, file)
+    assert not any(result.ok for result in check(folder))
+
+
+def test_unknown_files_are_listed_and_no_miss(copied, run_tool):
     tables = copied / "expected" / "engram_tables.safetensors"
-    shutil.copy(tables, copied / "expected" / "p0.dspark.fp32.safetensors")
+    shutil.copy(tables, copied / "expected" / "p0.vision.fp32.safetensors")
     outcome = run_tool(copied.parent)
     assert outcome.exit_code == 0, outcome.output
     assert "not run" in outcome.stdout

@@ -1,4 +1,4 @@
-"""Compares the text model with golden vectors: ``python tools/check_model_vectors.py DIR``.
+"""Compares text model and drafter with golden vectors: ``python tools/check_model_vectors.py DIR``.
 
 DIR holds one folder per configuration: `bf16/` and/or `native/` checkpoints of one function, and
 `expected/` with what the DeepSeek-V4.1 reference computes for some prompts:
@@ -6,7 +6,7 @@ DIR holds one folder per configuration: `bf16/` and/or `native/` checkpoints of 
     pN.fp32.safetensors     wide arithmetic, unquantised caches
     pN.kvqdq.safetensors    wide arithmetic, caches quantised as in the release
     pN.native.safetensors   release numerics
-    pN.dspark.*             the drafter; listed, not run
+    pN.dspark.fp32          the drafter in wide arithmetic; .kvqdq with quantised caches
 
 A table goes to stdout, one line per run. Exit code 0: no miss; 1: a miss; 2: nothing to check.
 """
@@ -31,9 +31,12 @@ from di_engine.cache import BLOCK_TOKENS, Cache
 from di_engine.checkpoint import open_checkpoint
 from di_engine.config import ModelConfig
 from di_engine.model import Backbone, Numerics, RequestRows, StepBatch, build_token_map
+from di_engine.model.drafter import Drafter
+from drafter_vectors import drafter_errors, load_drafter
 
 FP32_LIMIT = 2e-4
 KVQDQ_LIMIT = 5e-3
+DRAFTER_KVQDQ_LIMIT = 2e-2
 LAYER_LIMIT = 0.04
 NATIVE_RMS_LIMIT = 0.45
 NATIVE_ARGMAX_LIMIT = 0.45
@@ -326,6 +329,23 @@ def check_native_statistics(line: Result, backbone: Backbone, expected: Expected
     )
 
 
+def check_drafter(
+    line: Result, backbone: Backbone, drafter: Drafter, expected: Expected, limit: float
+) -> Iterator[Result]:
+    """Draft blocks behind a prompt that was run in one step, and in several."""
+    num_tokens = len(expected["input_ids"])
+    for run, step_len in (("one step", num_tokens), ("steps of 7", 7)):
+        errors = drafter_errors(backbone, drafter, expected, step_len)
+        yield replace(
+            line,
+            run=f"{line.run}, drafts, {run}",
+            error=errors.logits,
+            limit=limit,
+            mismatches=errors.num_wrong_ids,
+            ok=errors.logits < limit and errors.num_wrong_ids == 0,
+        )
+
+
 def check_engram_tables(line: Result, backbone: Backbone, expected: Expected) -> Result:
     """Token map, pad id, primes, offsets and multipliers of the hash."""
     hasher = backbone.hasher
@@ -376,13 +396,14 @@ class ConfigFolder:
     def _check_file(
         self, line: Result, kind: str, file: Path, with_prefixes: bool
     ) -> Iterator[Result]:
-        if kind.startswith("dspark"):
-            yield replace(line, run="not run", note="the drafter is not part of the text model")
-            return
-        if kind not in ("fp32", "kvqdq", "native", "engram_tables"):
+        kinds = ("fp32", "kvqdq", "native", "engram_tables", "dspark.fp32", "dspark.kvqdq")
+        if kind not in kinds:
             yield replace(line, run="not run", note="unknown kind of file")
             return
         expected = load_file(file)
+        if kind.startswith("dspark"):
+            yield from self._check_drafter(line, kind, expected)
+            return
         if kind == "native":
             yield from self._check_native(line, expected)
             return
@@ -402,6 +423,17 @@ class ConfigFolder:
         for name in others if is_fp32 else []:
             other = replace(line, run=f"{name} weights")
             yield check_whole(other, self.backbone(name, numerics), expected, limit)
+
+    def _check_drafter(self, line: Result, kind: str, expected: Expected) -> Iterator[Result]:
+        is_fp32 = kind == "dspark.fp32"
+        numerics, limit = (
+            (FLOAT32, FP32_LIMIT) if is_fp32 else (FLOAT64_PACKED, DRAFTER_KVQDQ_LIMIT)
+        )
+        for name in self.weights if is_fp32 else self.weights[-1:]:
+            backbone = self.backbone(name, numerics)
+            drafter = load_drafter(self.folder / name, backbone)
+            named = replace(line, run=f"{name} weights")
+            yield from check_drafter(named, backbone, drafter, expected, limit)
 
     def _check_native(self, line: Result, expected: Expected) -> Iterator[Result]:
         if "native" not in self.weights:
