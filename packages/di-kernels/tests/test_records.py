@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from di_kernels import RecordPool, ops
+from di_kernels.records import scatter_stored
 
 FAKE = {
     "mxfp8": ops.mxfp8_fake_quantize,
@@ -49,6 +50,19 @@ def test_what_is_written_is_read_and_nothing_else_changes(
     )
     assert torch.equal(buffer[:, :offset], before[:, :offset])
     assert int((buffer != before).sum()) <= 3 * width
+
+
+@pytest.mark.parametrize("slots", [[5, -1, 0, 7], [-1, -1, 3, -1], [-1] * 4, [2, 1, 0, 4]])
+def test_rows_without_a_slot_are_left_out_without_counting_them(slots):
+    # The way of devices that the host must not wait for.
+    rows, slots = torch.arange(24.0).view(4, 2, 3), torch.tensor(slots)
+    values = -torch.arange(1.0, 13.0).view(4, 3)
+    expected = rows.clone()
+    for slot, value in zip(slots.tolist(), values, strict=True):
+        if slot >= 0:
+            expected[slot // 2, slot % 2] = value
+    scatter_stored(rows, slots, values)
+    assert torch.equal(rows, expected)
 
 
 def test_bytes_of_a_block_lie_where_the_layout_says():

@@ -174,8 +174,9 @@ def test_siblings_wait_for_the_ring_that_one_of_them_saves(overlapped, aborts):
         engine.scheduler.abort("r0")
     engine.run()
     for request in requests[aborts:]:
-        assert engine.outputs[request.request_id] == (
-            expected_output(MODEL, request, engine.scheduler.config)[0]
+        assert (
+            engine.outputs[request.request_id]
+            == (expected_output(MODEL, request, engine.scheduler.config)[0])
         )
     replays = 2 if aborts else 1
     # One token more: the ring may serve a prompt that ends at the boundary.

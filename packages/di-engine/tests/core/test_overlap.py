@@ -126,6 +126,51 @@ def test_the_model_says_the_same(engines: tuple[Engine, Engine], mix: list[Arriv
     compare(mix, run_mix(synchronous, mix), run_mix(overlapped, mix))
 
 
+SAMPLED = [
+    SamplingParams(temperature=0),
+    SamplingParams(seed=1),
+    SamplingParams(seed=2, temperature=0.7, top_p=0.9),
+    SamplingParams(seed=3, top_k=5, min_p=0.05),
+    SamplingParams(seed=4, repetition_penalty=1.2, presence_penalty=0.1, logit_bias={5: 2.0}),
+]
+WANTED = [LogprobsSpec(), LogprobsSpec(2), LogprobsSpec(2, None, "processed"), LogprobsSpec(0, 1)]
+
+
+def sampled_mix(length: int) -> list[Arrival]:
+    """Every way through the sampler, prompts of several chunks, hits and decode rows together."""
+    prompt = np.random.default_rng(1).integers(3, 250, length).astype(np.int32)
+    mix = []
+    for number, sampling in enumerate([*SAMPLED, *SAMPLED]):
+        ids = np.append(prompt[: length - 7 * (number % 5)], np.int32(3 + number))
+        wanted = WANTED[number % len(WANTED)]
+        request = EngineRequest(f"r{number}", ids, sampling, 3, ignore_eos=True, logprobs=wanted)
+        mix.append(Arrival(request, 2 * number))
+    return mix
+
+
+def test_sampling_waits_for_nothing() -> None:
+    guarded = CountingEngine(overlap=True, forbids_syncs=True)
+    plain = CountingEngine()
+    mix = sampled_mix(90)
+    compare(mix, run_mix(guarded.engine, mix), run_mix(plain.engine, mix))
+
+
+@pytest.mark.slow
+def test_the_model_waits_for_nothing() -> None:
+    config = EngineConfig.from_flat(
+        model="tiny",
+        overlap=True,
+        max_running=8,
+        max_model_len=512,
+        max_tokens_per_step=64,
+        snapshot_slots=3,
+        forbid_host_syncs=True,
+        device="cpu",
+    )
+    received = run_mix(assemble(config).engine, sampled_mix(40)[:6])
+    assert {got.reason for got in received.values()} == {"length"}
+
+
 def test_a_step_is_launched_before_the_one_before_it_is_read() -> None:
     counting = CountingEngine(overlap=True)
     request = EngineRequest("r", np.array([10], np.int32), SamplingParams(temperature=0), 3)

@@ -1,9 +1,13 @@
 """A request's bits depend on its own tokens, not on how a step is cut or who is beside it."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+from di_engine.model import StepBatch
 
 LENGTH = 41
 FEW = settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -48,6 +52,28 @@ def test_decode_equals_prefill(kit, backbone, whole):
     runner = kit.runner(backbone)
     assert torch.equal(runner.feed(prompt, [1] * LENGTH), logits)
     assert same_caches(runner, whole_runner)
+
+
+def test_positions_that_only_the_device_knows_change_nothing(kit, backbone, whole):
+    """Groups that a step completes are then counted on the device."""
+    prompt, _, logits = whole
+    others = [kit.tokens(2, LENGTH), kit.tokens(3, LENGTH)]
+    runner = kit.runner(backbone, num_requests=3)
+    got = []
+    for lengths in ([20, 1, 7], [1, 0, 8], [2, 1, 0], [18, 3, 2]):
+        chunks = [(i, [prompt, *others][i], n) for i, n in enumerate(lengths) if n]
+        rows = [runner.rows(*chunk) for chunk in chunks]
+        batch = StepBatch.build(rows, ngram_size=backbone.config.engram_max_ngram_size)
+        hidden = backbone.forward(replace(batch, host_positions=None), runner.cache)
+        for i, _, n in chunks:
+            runner.num_computed[i] = runner.num_computed.get(i, 0) + n
+        got.append(backbone.logits(hidden[: lengths[0]]))
+    assert torch.equal(torch.cat(got), logits)
+    alone = kit.runner(backbone, num_requests=3)
+    for i, other in enumerate(others, 1):
+        alone.step((i, other, runner.num_computed[i]))
+    alone.step((0, prompt, LENGTH))
+    assert torch.equal(runner.cache.blocks, alone.cache.blocks)
 
 
 def test_a_longer_ring_changes_nothing(kit, backbone, whole):

@@ -189,10 +189,23 @@ def test_lengths_are_taken_back_when_drafts_are_rejected() -> None:
     assert runner.num_taken_back > 0
 
 
-@pytest.mark.parametrize("read", [torch.Tensor.item, torch.Tensor.nonzero, bool, int])
+@pytest.mark.parametrize(
+    "read",
+    [
+        torch.Tensor.item,
+        torch.Tensor.nonzero,
+        torch.Tensor.unique,
+        lambda value: torch.zeros(1).repeat_interleave(value.expand(1)),
+        bool,
+        int,
+        lambda value: torch.zeros(4)[value.expand(4) > 2],
+        lambda value: torch.zeros(4).index_put_((value.expand(4) > 2,), torch.tensor(1.0)),
+    ],
+)
 def test_reading_a_device_value_is_an_error_under_the_guard(read: object) -> None:
     value = torch.tensor(3)
     with forbid_host_sync(HOST), pytest.raises(HostSyncError, match="enqueued"):
         read(value)  # type: ignore[operator]
     with forbid_host_sync(HOST):
         assert (value + 1).shape == ()
+        assert torch.zeros(4)[value.expand(2)].shape == (2,)

@@ -161,11 +161,16 @@ class RecordPool:
             slots: Shape (num_rows,), integer, all different; -1 stores nothing.
             values: Shape (num_rows, head_dim), float32, float64 or bfloat16.
         """
-        is_stored = slots >= 0
-        if not bool(is_stored.all()):
-            slots, values = slots[is_stored], values[is_stored]
+        if slots.device.type == "cpu":
+            is_stored = slots.numpy() >= 0
+            if not is_stored.all():
+                stored = torch.from_numpy(is_stored.nonzero()[0])
+                slots, values = slots[stored], values[stored]
         for rows, part in zip(self._parts(), self._encode(values), strict=True):
-            _scatter(rows, slots, part)
+            if slots.device.type == "cpu":
+                _scatter(rows, slots, part)
+            elif self.num_slots and len(slots):
+                scatter_stored(rows, slots, part)
 
     def _parts(self) -> list[torch.Tensor]:
         """Views (num_blocks, E, width): of whole entries, or of codes and of scales."""
@@ -243,3 +248,16 @@ def _scatter(rows: torch.Tensor, slots: torch.Tensor, values: torch.Tensor) -> N
         rows[slots // rows.shape[1], slots % rows.shape[1]] = values
     else:
         flat.index_copy_(0, _row_numbers(rows, slots).to(torch.int64), values)
+
+
+def scatter_stored(rows: torch.Tensor, slots: torch.Tensor, values: torch.Tensor) -> None:
+    """Stores rows whose slot is not -1 without waiting for their number.
+
+    The others store the value of the first that stores once more. Where there is none, an entry is
+    overwritten with itself.
+    """
+    is_stored = slots >= 0
+    first = is_stored.int().argmax()
+    source = torch.where(is_stored, torch.arange(len(slots), device=slots.device), first)
+    target = slots[source].clamp_min(0)
+    _scatter(rows, target, torch.where(is_stored.any(), values[source], _gather(rows, target)))

@@ -7,9 +7,16 @@ torch = pytest.importorskip("torch")
 
 import di_spec.torch as on_tensors  # noqa: E402
 from di_spec import sampling as reference  # noqa: E402
-from di_spec.sampling import SamplerBatch, SampleRequest, SamplingParams, TokenHistory  # noqa: E402
+from di_spec.sampling import (  # noqa: E402
+    SamplerBatch,
+    SampleRequest,
+    SamplingParams,
+    Stream,
+    TokenHistory,
+)
 from di_spec.testing import grammar_mask, rows_batch  # noqa: E402
-from di_spec.torch import filters  # noqa: E402
+from di_spec.torch import filters, noise  # noqa: E402
+from di_spec.torch.sample import decide_among_few  # noqa: E402
 
 
 def random_params(rng, vocab_size):
@@ -120,6 +127,26 @@ def test_device_code_without_guesses_agrees(rng, monkeypatch):
     expected = on_tensors.sample(logits, batch).token_ids
     monkeypatch.setattr(filters, "_widths", lambda batch, rows: [rows.shape[1]])
     assert torch.equal(on_tensors.sample(logits, batch).token_ids, expected)
+
+
+def test_a_few_candidates_decide_like_all_of_them(rng):
+    # Other devices do not count the scores near the best; here are rows with one, two and three.
+    vocab_size, num_rows = 500, 12
+    seed = np.arange(num_rows, dtype=np.uint64)
+    position = seed + 7
+    bits = noise.row_bits(seed, Stream.TARGET, position, vocab_size, torch.device("cpu"))
+    gumbel = noise.gumbel_of_bits(bits.to(torch.int64))
+    weights = torch.from_numpy(rng.normal(size=(num_rows, vocab_size)))
+    weights[:, 3] = -torch.inf
+    for row in range(num_rows):
+        best = float((weights[row] + gumbel[row]).max()) + 1.0
+        places = rng.choice(np.arange(4, vocab_size), row % 3 + 1, replace=False)
+        for place in places.tolist():
+            weights[row, place] = best - gumbel[row, place] + float(rng.uniform(-4e-10, 4e-10))
+    expected = on_tensors.gumbel_argmax(weights, seed, Stream.TARGET, position)
+    exponential = (1.0 - (bits.to(torch.float64) + 0.5) * 2.0**-32).log().neg()
+    screened = weights - exponential.log()
+    assert torch.equal(decide_among_few(weights, bits, screened), expected)
 
 
 def test_plain_greedy_ties_and_bad_rows():

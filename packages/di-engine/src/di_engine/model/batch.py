@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
 import torch
+from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 
 from di_engine.cache import BLOCK_TOKENS
@@ -14,6 +16,16 @@ from di_engine.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from di_engine.model.truncation import Truncation
+
+
+def upload(
+    values: NDArray[np.generic], device: torch.device, dtype: DTypeLike = np.int64
+) -> Tensor:
+    """Copies host numbers to the device without making the host wait for it."""
+    tensor = torch.from_numpy(np.ascontiguousarray(values, dtype=dtype))
+    if device.type == "cpu":
+        return tensor
+    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +81,8 @@ class StepBatch:
         max_query_len: Largest entry of `query_lens`.
         max_context_len: Largest entry of `context_lens`.
         truncation: Which rows the decoder half runs and sees; None for all.
+        host_positions: `positions` on the host; None where only the device knows them, because the
+            step before is unread and took drafts back.
     """
 
     token_ids: Tensor
@@ -84,6 +98,7 @@ class StepBatch:
     max_query_len: int
     max_context_len: int
     truncation: Truncation | None = None
+    host_positions: NDArray[np.int64] | None = None
 
     @property
     def num_rows(self) -> int:
@@ -155,6 +170,7 @@ class StepBatch:
             write_floors=index([r.write_floor for r in requests]),
             max_query_len=max(query_lens),
             max_context_len=max(context_lens),
+            host_positions=np.array(positions, np.int64),
         )
 
 

@@ -15,11 +15,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from di_engine.cache import Cache
-from di_engine.model.batch import StepBatch
+from di_engine.model.batch import StepBatch, upload
 from di_kernels import ops
 from di_kernels.ops import RecordPool, RopeRotation
 
@@ -65,13 +66,14 @@ class PoolingPlan:
 class EntryPlan:
     """Compressed entries of one ratio: which this step completes, which each row sees.
 
-    G is the number of groups whose last token is in this step.
+    G is the number of groups whose last token is in this step, or the most there can be of them.
 
     Attributes:
         ratio: Tokens per entry.
         num_visible: Entries visible to each row, its own group included, shape [T].
         max_visible: Upper bound of `num_visible`.
-        slots: Slot of each completed entry, -1 for entries that must not be written, shape [G].
+        slots: Slot of each completed entry, -1 for entries that must not be written and for
+            places without one, shape [G].
         rotation: Rotation of each completed entry: the position of its group's first token.
         pooling: How rows become groups; None when every row is a group of its own.
     """
@@ -240,8 +242,9 @@ class StepPlanner:
         end = batch.positions + 1
         num_visible = end // ratio
         last, request, rotation, pooling = batch.positions, rows.request, row_rotation, None
+        is_there = None
         if ratio > 1:
-            closing = (end % ratio == 0).nonzero().squeeze(1)
+            closing, is_there = rows.closing(batch, ratio)
             last, request = last[closing], request[closing]
             rotation = self._rotation(last + 1 - ratio, self.compressed_frequencies)
             pooling = self._plan_pooling(batch, rows, closing, ratio, cache.layout.state_rows)
@@ -249,6 +252,8 @@ class StepPlanner:
             (last // ratio)[:, None], batch.block_tables, request, entries_per_block
         ).squeeze(1)
         is_new = last >= batch.write_floors[request]
+        if is_there is not None:
+            is_new &= is_there
         return EntryPlan(
             ratio=ratio,
             num_visible=num_visible,
@@ -305,6 +310,30 @@ class _RowIndex:
         offset = batch.positions - first_position[request]
         remaining = batch.query_lens[request] - 1 - offset
         return _RowIndex(number, request, offset, remaining, first_position, batch.positions)
+
+    def closing(self, batch: StepBatch, ratio: int) -> tuple[Tensor, Tensor | None]:
+        """Rows that are the last of a group of `ratio` tokens, ascending.
+
+        Returns:
+            Where the host knows the positions, the rows, shape [G], and None. Where it does not, as
+            many places as there can be such rows, so that nobody has to wait for their number, and
+            which of the places hold one, shape [G].
+        """
+        device = self.number.device
+        if batch.host_positions is not None:
+            is_last = (batch.host_positions + 1) % ratio == 0
+            return upload(np.flatnonzero(is_last), device), None
+        num_requests = batch.num_requests
+        most = min(batch.num_rows, (batch.num_rows + num_requests * (ratio - 1)) // ratio)
+        place = torch.arange(most, device=device)
+        counts = batch.context_lens // ratio - self.first_position // ratio
+        ends = counts.cumsum(0)
+        request = torch.searchsorted(ends, place, right=True).clamp(max=num_requests - 1)
+        within = place - (ends - counts)[request]
+        first_row = batch.query_lens.cumsum(0) - batch.query_lens
+        row = (first_row + ratio - 1 - self.first_position % ratio)[request] + within * ratio
+        is_there = place < ends[-1]
+        return torch.where(is_there, row, 0), is_there
 
     def tail_slots(self, starts: Tensor, length: int) -> Tensor:
         """Slots of rows in a ring of `length`; -1 for rows that the same step overwrites."""

@@ -107,4 +107,5 @@ class Truncation:
             window_starts=window_starts[requests],
             write_floors=batch.write_floors[requests],
             truncation=None,
+            host_positions=None,
         )

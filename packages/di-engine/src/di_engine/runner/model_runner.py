@@ -163,8 +163,8 @@ class ModelRunner:
             truncation: How the decoder half is spared the prompt rows that plans let it skip.
             num_mask_threads: Threads that fill grammar masks.
             make_event: Makes an event of the device.
-            sync_guard: Makes a context for `launch`, for example one in which a host that waits for
-                the device is an error (`runner.sync_guard`).
+            sync_guard: Makes a context for what `launch` and `sample` enqueue, for example one in
+                which a host that waits for the device is an error (`runner.sync_guard`).
             clock: Seconds, for the start of requests; the same as that of request times.
             speculation: Drafts and verification; None makes one token per request and step.
         """
@@ -276,8 +276,9 @@ class ModelRunner:
         The step before must be booked: the host then knows every token and draft of its requests.
         """
         rows = self._sampled_rows(launched)
-        emitted = self._draw(launched, rows)
-        drafts = self._record(launched, emitted)
+        with self._sync_guard():
+            emitted = self._draw(launched, rows)
+            drafts = self._record(launched, emitted)
         token_ids, num_emitted = copy_to_host(emitted.token_ids), copy_to_host(emitted.num_emitted)
         status = copy_to_host(emitted.status)
         done = self._make_event()

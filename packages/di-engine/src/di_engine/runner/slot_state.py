@@ -188,6 +188,7 @@ class SlotState:
         return replace(
             batch,
             positions=batch.positions - surplus[row_request],
+            host_positions=None,
             context_lens=batch.context_lens - surplus,
             ngram_history=torch.where(is_emitted, emitted, known),
         )

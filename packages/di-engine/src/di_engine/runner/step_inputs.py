@@ -8,22 +8,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from di_engine.model.batch import StepBatch
+from di_engine.model.batch import StepBatch, upload
 from di_engine.model.truncation import Truncation
 from di_engine.runner.slot_state import EarlierStep
 from di_scheduler import StepPlan
 
 __all__ = ["TruncationMode", "depends_on_device", "make_earlier_step", "make_step_batch", "upload"]
-
-
-def upload(
-    values: npt.NDArray[np.generic], device: torch.device, dtype: npt.DTypeLike = np.int64
-) -> torch.Tensor:
-    """Copies host numbers to the device without making the host wait for it."""
-    tensor = torch.from_numpy(np.ascontiguousarray(values, dtype=dtype))
-    if device.type == "cpu":
-        return tensor
-    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 TruncationMode = Literal["off", "mask", "compact"]
@@ -52,9 +42,10 @@ def make_step_batch(
     def put(values: npt.NDArray[np.integer], dtype: npt.DTypeLike = np.int64) -> torch.Tensor:
         return upload(values, device, dtype)
 
+    positions = _row_positions(plan)
     return StepBatch(
         token_ids=put(plan.token_ids),
-        positions=put(_row_positions(plan)),
+        positions=put(positions),
         query_lens=put(plan.query_lens),
         context_lens=put(plan.context_lens),
         block_tables=put(plan.block_tables(), np.int32),
@@ -66,6 +57,7 @@ def make_step_batch(
         # A device may deal the rows out anew, up to what is reserved for each request.
         max_query_len=int(plan.max_query_lens.max()),
         max_context_len=int((plan.context_lens - plan.query_lens + plan.max_query_lens).max()),
+        host_positions=positions,
         truncation=(
             None
             if truncation == "off"

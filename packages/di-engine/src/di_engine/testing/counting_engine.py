@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,6 +19,7 @@ from di_engine.llm.request_manager import RequestManager
 from di_engine.platforms import resolve_device
 from di_engine.runner.model_runner import ModelRunner
 from di_engine.runner.speculation import Speculation
+from di_engine.runner.sync_guard import forbid_host_sync
 from di_engine.testing.byte_tokenizer import ByteTokenizer
 from di_engine.testing.counting_model import CountingModel
 from di_scheduler import RowBudget, Scheduler, SchedulerConfig
@@ -52,6 +55,7 @@ class CountingEngine:
         grammars: Grammars | None = None,
         speculate: Callable[[SchedulerConfig], Speculation] | None = None,
         row_budget: RowBudget | None = None,
+        forbids_syncs: bool = False,
         **scheduler: Any,
     ) -> None:
         """Builds the engine.
@@ -63,6 +67,7 @@ class CountingEngine:
             grammars: Compiles what requests ask of their output.
             speculate: Makes drafts and verification for the scheduler's limits.
             row_budget: Rows per request; None verifies every draft.
+            forbids_syncs: Whether reading device values while a step is enqueued is an error.
             **scheduler: Fields of `SchedulerConfig` that differ from the small defaults.
         """
         tokenizer = ByteTokenizer()
@@ -89,6 +94,9 @@ class CountingEngine:
             history_len=2,
             num_state_slots=self.scheduler.config.state_slots,
             device=torch.device("cpu"),
+            sync_guard=(
+                partial(forbid_host_sync, resolve_device("cpu")) if forbids_syncs else nullcontext
+            ),
             clock=clock,
             speculation=None if speculate is None else speculate(config),
         )

@@ -7,6 +7,7 @@ entries a row sees, j < num_visible[t]; minus infinity beyond (DeepSeek-V4.1 ref
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from di_kernels.checks import check_shape
@@ -141,7 +142,7 @@ def _index_scores(
     keys = pool.read_blocks(block_tables.clamp_min(0).flatten(), wide_q.dtype)
     keys = keys.view(block_tables.shape[0], -1, head_dim)[:, :max_entries]
     num_requests = keys.shape[0]
-    counts = torch.bincount(row_request, minlength=num_requests).tolist()
+    counts = np.bincount(row_request.cpu().numpy(), minlength=num_requests).tolist()
     if batch_invariant:
         per_request = zip(
             wide_q.split_with_sizes(counts), weights.split_with_sizes(counts), keys, strict=True

@@ -66,6 +66,15 @@ def to_device(array: NDArray[np.generic], device: torch.device) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(array)).to(device, non_blocking=True)
 
 
+def all_on_host(flags: Tensor) -> bool:
+    """Whether all flags of a CPU tensor are set.
+
+    Read as numpy, so that only values that may live on another device are read through torch: a
+    debugging mode that forbids those then finds real waits alone.
+    """
+    return bool(flags.numpy().all())
+
+
 def _unpack_mask(mask_bits: Tensor, vocab_size: int) -> Tensor:
     shifts = torch.arange(32, dtype=torch.int32, device=mask_bits.device)
     bits = (mask_bits.to(torch.int32).unsqueeze(-1) >> shifts) & 1
@@ -111,7 +120,8 @@ def exact_top(rows: Tensor, n: int) -> tuple[Tensor, Tensor]:
     n = min(n, rows.shape[1])
     width = n + 16 if rows.device.type == "cpu" else rows.shape[1]
     values, token_ids = most_likely(rows, width)
-    if values.shape[1] < rows.shape[1] and not (values[:, n - 1] > values[:, -1]).all():
+    # A guess of less than the whole row is made on a CPU alone.
+    if values.shape[1] < rows.shape[1] and not all_on_host(values[:, n - 1] > values[:, -1]):
         values, token_ids = most_likely(rows, rows.shape[1])
     return values[:, :n], token_ids[:, :n]
 
@@ -177,7 +187,7 @@ def _num_kept(relative: Tensor, total: Tensor | None, batch: SamplerBatch) -> Te
         num_kept = num_kept.minimum(is_kept.sum(1))
     if (batch.min_p > 0).any():
         floors = [math.log(p) if p > 0 else -math.inf for p in batch.min_p.tolist()]
-        floor = torch.tensor(floors, dtype=torch.float64, device=device).unsqueeze(1)
+        floor = to_device(np.array(floors), device).unsqueeze(1)
         num_kept = num_kept.minimum((relative >= floor).sum(1))
     return num_kept
 
@@ -186,4 +196,4 @@ def _is_complete(values: Tensor, num_kept: Tensor) -> bool:
     """Whether no row could have survivors, or ties with its last one, beyond the candidates."""
     last, smallest = values.gather(1, (num_kept - 1).unsqueeze(1)).squeeze(1), values[:, -1]
     is_inside = (num_kept < values.shape[1]) & (last > smallest)
-    return bool((is_inside | smallest.isneginf()).all())
+    return all_on_host(is_inside | smallest.isneginf())

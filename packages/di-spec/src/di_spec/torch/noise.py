@@ -21,6 +21,7 @@ from di_spec.sampling.gumbel import (
 )
 from di_spec.sampling.gumbel import gumbel as numpy_gumbel
 from di_spec.sampling.philox import Stream
+from di_spec.torch.filters import to_device
 
 __all__ = ["counter_bits", "gumbel", "gumbel_of_bits", "row_bits"]
 
@@ -155,7 +156,7 @@ def _inputs(
     offset: NDArray[np.int64] | int,
 ) -> tuple[Words, tuple[Tensor, Tensor]]:
     def column(values: NDArray[np.uint64]) -> Tensor:
-        return torch.from_numpy(values.view(np.int64).copy()).to(block.device).unsqueeze(1)
+        return to_device(values.view(np.int64).copy(), block.device).unsqueeze(1)
 
     seeds = column(seed)
     positions = position.unsqueeze(1) if isinstance(position, Tensor) else column(position)
