@@ -8,61 +8,9 @@ import jsonschema
 import pytest
 
 from di_structured import OutputSchema
-from di_structured.testing import generate
+from di_structured.testing import BOUNDED_SCHEMAS, generate
 
 THINK_END = 3
-text = {"type": "string", "maxLength": 6}
-SCHEMAS = [
-    {
-        "type": "object",
-        "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 99}},
-        "required": ["a"],
-    },
-    {
-        "type": "object",
-        "properties": {"name": text, "ok": {"type": "boolean"}},
-        "required": ["name", "ok"],
-    },
-    {"type": "array", "items": {"type": "boolean"}, "maxItems": 4},
-    {"type": "array", "prefixItems": [{"type": "null"}, text], "minItems": 2},
-    {"enum": ["red", "green", 3, None]},
-    {"const": {"a": [1, "é"]}},
-    {"anyOf": [text, {"type": "integer", "minimum": -5, "maximum": 5}]},
-    {"oneOf": [{"type": "null"}, {"type": "array", "items": {"type": "null"}, "maxItems": 2}]},
-    {"type": "string", "pattern": "^[a-z]{2,4}-[0-9]{2}$"},
-    {"type": "string", "format": "date"},
-    {"type": "string", "format": "uuid"},
-    {"type": "string", "format": "ipv4"},
-    {"type": "number", "minimum": 0, "maximum": 1},
-    {"type": "integer", "multipleOf": 5},
-    {
-        "type": "object",
-        "additionalProperties": {"type": "boolean"},
-        "maxProperties": 2,
-        "propertyNames": True,
-    }
-    | {"propertyNames": {"enum": ["x", "y"]}, "additionalProperties": True, "maxProperties": 1},
-    {
-        "$defs": {"leaf": text},
-        "type": "object",
-        "properties": {"l": {"$ref": "#/$defs/leaf"}},
-        "required": ["l"],
-    },
-    {
-        "type": "object",
-        "properties": {
-            "n": {
-                "anyOf": [
-                    {"type": "null"},
-                    {"type": "object", "properties": {"n": {"type": "null"}}},
-                ]
-            }
-        },
-    },
-    {"type": ["string", "null"], "maxLength": 3},
-    {"type": "object", "properties": {"x": {"enum": [1]}, "y": {"enum": [2]}}, "minProperties": 1},
-    {"type": "object", "patternProperties": {"^[ab]$": {"type": "null"}}, "maxProperties": 2},
-]
 
 
 def split(token_ids, thinking):
@@ -84,10 +32,10 @@ def check(generation, thinking, schema, decode, fresh):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("verification", ["coupled", "ratio"])
-def test_a_thousand_generations_are_valid(compile_schema, decode, verification):
+def test_generations_are_valid(compile_schema, decode, verification):
     finished = rejected = 0
-    for number in range(1000):
-        schema = SCHEMAS[number % 20]
+    for number in range(0, 1000, 7):
+        schema = BOUNDED_SCHEMAS[number % 20]
         num_drafts, thinking = number // 20 % 6, number // 120 % 2 == 1
         plain = OutputSchema.json_schema(schema, max_whitespace=2)
         output_schema = plain.with_reasoning([THINK_END]) if thinking else plain
@@ -97,18 +45,18 @@ def test_a_thousand_generations_are_valid(compile_schema, decode, verification):
             grammar.session(output_schema, request_id=str(number)),
             seed=number,
             num_drafts=num_drafts,
-            max_tokens=[40, 90][number % 7 > 0],
+            max_tokens=[40, 90][number % 6 > 0],
             verification=verification,
             script=script,
         )
         check(generation, thinking, schema, decode, grammar.session(plain))
         finished += generation.is_finished
         rejected += generation.rejected
-    assert finished > 800
-    assert rejected > 500
+    assert finished > 110
+    assert rejected > 70
 
 
-@pytest.mark.parametrize("schema", SCHEMAS[::4], ids=lambda schema: str(schema)[:40])
+@pytest.mark.parametrize("schema", BOUNDED_SCHEMAS[::4], ids=lambda schema: str(schema)[:40])
 def test_coupled_verification_gives_the_same_output_with_any_number_of_drafts(
     compile_schema, schema
 ):
@@ -129,7 +77,7 @@ def test_coupled_verification_gives_the_same_output_with_any_number_of_drafts(
 def test_the_reasoning_may_end_at_every_position_of_the_window(
     compile_schema, decode, window, position
 ):
-    schema = SCHEMAS[1]
+    schema = BOUNDED_SCHEMAS[1]
     plain = OutputSchema.json_schema(schema, max_whitespace=0)
     session = compile_schema(plain).session(plain.with_reasoning([THINK_END]))
     script = [40] * position + [THINK_END]

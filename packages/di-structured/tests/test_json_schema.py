@@ -207,12 +207,16 @@ numbers = st.one_of(st.integers(-50, 50), st.integers(-5000, 5000).map(lambda n:
 leaves = st.one_of(
     st.just({"type": "boolean"}),
     st.builds(
-        lambda a, b: {"type": "integer", "minimum": min(a, b), "maximum": max(a, b) + 1},
+        lambda a, b: {"type": "integer", "minimum": min(a, b), "maximum": round(max(a, b) + 1, 2)},
         numbers,
         numbers,
     ),
     st.builds(
-        lambda a, b: {"type": "number", "exclusiveMinimum": min(a, b), "maximum": max(a, b) + 1},
+        lambda a, b: {
+            "type": "number",
+            "exclusiveMinimum": min(a, b),
+            "maximum": round(max(a, b) + 1, 2),
+        },
         numbers,
         numbers,
     ),

@@ -1,15 +1,17 @@
 """Time to fill the masks of a step, against the same calls of xgrammar.
 
 The floor is what xgrammar itself needs for the chain of each request: fill, then for each draft
-accept and fill, then roll back. Both sides run in turns, so that a busy machine slows both; the
-ratio is that of the medians.
+accept and fill, then roll back. Both sides run in turns, each with a buffer of its own, so that a
+busy machine slows both. Figures are wall time, which several threads are for, and processor time,
+which other processes disturb less; ratios and differences are those of the medians.
 """
 
 import platform
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -60,7 +62,7 @@ def run(
     num_drafts: int = 5,
     vocab_size: int = 129_280,
     threads: Sequence[int] = (1, 2),
-    repeats: int = 9,
+    repeats: int = 15,
 ) -> dict[str, Any]:
     """Measures every workload with every number of threads.
 
@@ -73,9 +75,9 @@ def run(
         repeats: Steps measured on each side.
 
     Returns:
-        A JSON document: the machine, the shapes, and for each workload and number of threads the
-        microseconds per row of both sides (median, smallest, largest), their ratio, and the
-        difference per row.
+        A JSON document: the machine, the shapes, and for each workload and number of threads, in
+        wall time and in processor time, the microseconds per row of both sides (median, smallest,
+        largest), their ratio, and the difference per row.
     """
     vocabulary = synthetic_vocabulary(vocab_size)
     results = [
@@ -109,16 +111,15 @@ def _measure(
     batches = {count: MaskBatch(vocabulary.vocab_size, threads=count) for count in threads}
     entries = [(str(i), r.session, r.drafts) for i, r in enumerate(requests)]
     raw_masks = allocate_masks(rows, vocabulary.vocab_size)
-    raw_times: list[float] = []
-    times: dict[int, list[float]] = {count: [] for count in threads}
+    sides: dict[int, Callable[[], object]] = {0: lambda: _fill_raw(requests, raw_masks)}
+    sides |= {count: partial(batch.fill, entries) for count, batch in batches.items()}
+    times: dict[int, list[tuple[float, float]]] = {count: [] for count in sides}
     for repeat in range(repeats + 1):
-        raw_s = _timed(lambda: _fill_raw(requests, raw_masks))
-        for count, batch in batches.items():
-            seconds = _timed(lambda batch=batch: batch.fill(entries))
+        order = list(sides) if repeat % 2 else list(reversed(sides))
+        for count in order:
+            seconds = _timed(sides[count])
             if repeat:  # the first round warms up
                 times[count].append(seconds)
-        if repeat:
-            raw_times.append(raw_s)
     raw_masks[:, -1] &= allocate_masks(1, vocabulary.vocab_size)[0, -1]  # its slack bits are open
     for batch in batches.values():
         if not np.array_equal(batch.bits, raw_masks):
@@ -129,12 +130,10 @@ def _measure(
             "workload": name,
             "threads": count,
             "rows": rows,
-            "us_per_row": _spread(times[count], rows),
-            "xgrammar_us_per_row": _spread(raw_times, rows),
-            "ratio": statistics.median(times[count]) / statistics.median(raw_times),
-            "added_us_per_row": 1e6
-            * (statistics.median(times[count]) - statistics.median(raw_times))
-            / rows,
+            **{
+                clock: _compare([t[i] for t in times[count]], [t[i] for t in times[0]], rows)
+                for i, clock in enumerate(("wall", "processor"))
+            },
         }
         for count in threads
     ]
@@ -188,10 +187,21 @@ def _fill_raw(requests: Sequence[_Request], masks: Any) -> None:
         row += len(request.drafts) + 1
 
 
-def _timed(call: Any) -> float:
-    start = time.perf_counter()
+def _timed(call: Callable[[], object]) -> tuple[float, float]:
+    """Wall seconds and the processor seconds of all threads."""
+    wall, processor = time.perf_counter(), time.process_time()
     call()
-    return time.perf_counter() - start
+    return time.perf_counter() - wall, time.process_time() - processor
+
+
+def _compare(seconds: Sequence[float], raw: Sequence[float], rows: int) -> dict[str, Any]:
+    ours, theirs = _spread(seconds, rows), _spread(raw, rows)
+    return {
+        "us_per_row": ours,
+        "xgrammar_us_per_row": theirs,
+        "ratio": ours["median"] / theirs["median"],
+        "added_us_per_row": ours["median"] - theirs["median"],
+    }
 
 
 def _spread(seconds: Sequence[float], rows: int) -> dict[str, float]:

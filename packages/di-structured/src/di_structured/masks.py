@@ -94,17 +94,18 @@ class MaskBatch:
         work: list[tuple[str, FillsMasks, Sequence[int], int]] = []
         end = 0
         for request_id, session, drafts in requests:
-            if request_id in spans:
-                raise ValueError(f"request `{request_id}` is in the batch twice")
             start, end = end, end + 1 + len(drafts)
-            spans[request_id] = (start, end)
-            legal[request_id] = len(drafts)
-            masked += [session is not None] * (end - start)
-            if session is not None:
+            if session is None:
+                legal[request_id] = len(drafts)
+            else:
                 work.append((request_id, session, drafts, start))
+            masked.append(session is not None)
+            spans[request_id] = (start, end)
+            if len(spans) < len(masked):
+                raise ValueError(f"request `{request_id}` is in the batch twice")
         self._spans, self._legal, self._num_rows = spans, legal, end
         self._reserve(end)
-        self._is_masked = np.array(masked, np.bool_)
+        self._is_masked = np.repeat(np.array(masked, np.bool_), np.diff(self.row_offsets))
         self._clean_free_rows()
         self._fill_all(work)
         return self
@@ -207,5 +208,6 @@ class MaskBatch:
             other.result()
 
     def _fill_some(self, work: list[tuple[str, FillsMasks, Sequence[int], int]]) -> None:
+        legal, buffer = self._legal, self._buffer
         for request_id, session, drafts, start in work:
-            self._legal[request_id] = session.fill_masks(drafts, self._buffer, start)
+            legal[request_id] = session.fill_masks(drafts, buffer, start)

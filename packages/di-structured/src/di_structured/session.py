@@ -93,16 +93,20 @@ class GrammarSession:
         self._unmatchable = (
             frozenset(grammar.handle.tokenizer_info.special_token_ids) - self._stop_ids
         )
+        self._not_text = self._unmatchable | self._stop_ids
         # A stop id may also be text, or named by a rule: only then can a set bit mean something
         # else than the end.
-        may_be_terminals = schema.kind in ("ebnf", "structural_tag") or not (
-            self._stop_ids <= vocabulary.special_token_ids
+        may_be_terminals = (
+            schema.kind == "structural_tag"
+            or (schema.kind == "ebnf" and "Token" in schema.text)
+            or not self._stop_ids <= vocabulary.special_token_ids
         )
         self._stop_bits = [
             (token_id, token_id >> 5, 1 << (token_id & 31))
             for token_id in (sorted(self._stop_ids) if may_be_terminals else ())
         ]
         self._sections = FreeSections(schema)
+        self._active = self._sections.active
         self._state: int = 0  # of the free sections, or `STOPPED`
         self._token_ids: list[int] = []
         self._states: list[int] = []  # the state before each token
@@ -112,6 +116,7 @@ class GrammarSession:
         self._tail = self._free_row[-1]
         self._has_slack = self.vocab_size % 32 != 0
         self._width = self._free_row.size
+        self._checked_out: npt.NDArray[np.int32] | None = None
 
     # --- state
 
@@ -186,6 +191,13 @@ class GrammarSession:
             ValueError: `out` has another shape or type, or too few rows.
         """
         end = row + len(drafts) + 1
+        if out is not self._checked_out or row < 0 or end > len(out):
+            self._check_out(out, row, end)
+        if self._state == self._active:
+            return self._fill_grammar_rows(drafts, out, row)
+        return self._fill_any_rows(drafts, out, row)
+
+    def _check_out(self, out: npt.NDArray[np.int32], row: int, end: int) -> None:
         if (
             out.ndim != 2
             or out.shape[1] != self._width
@@ -196,11 +208,7 @@ class GrammarSession:
                 f"`out` must be int32 of shape (at least {end}, {self._width}), got {out.dtype} "
                 f"{out.shape}, row {row}"
             )
-        if self._state == self._sections.active:
-            legal = self._fill_grammar_rows(drafts, out, row)
-        else:
-            legal = self._fill_any_rows(drafts, out, row)
-        return legal
+        self._checked_out = out
 
     def _fill_grammar_rows(
         self, drafts: Sequence[int], out: npt.NDArray[np.int32], row: int
@@ -208,22 +216,23 @@ class GrammarSession:
         """The common case, in which every row is the matcher's."""
         matcher = self._matcher
         fill, accept = matcher.fill_next_token_bitmask, matcher.accept_token
-        unmatchable, stop_ids, vocab_size = self._unmatchable, self._stop_ids, self.vocab_size
-        stop_bits = self._stop_bits
+        not_text, vocab_size, stop_bits = self._not_text, self.vocab_size, self._stop_bits
         fill(out, row)
         if stop_bits:
             self._clear_early_stops(out, row)
-        fed = stops = 0
+        last, stops = row, 0
         for token_id in drafts:
-            if token_id in stop_ids:
-                stops = matcher.is_completed() or self._completes(token_id, keep=False)
+            if token_id in not_text:
+                if token_id in self._stop_ids:
+                    stops = matcher.is_completed() or self._completes(token_id, keep=False)
                 break
-            if not 0 <= token_id < vocab_size or token_id in unmatchable or not accept(token_id):
+            if not 0 <= token_id < vocab_size or not accept(token_id):
                 break
-            fed += 1
-            fill(out, row + fed)
+            last += 1
+            fill(out, last)
             if stop_bits:
-                self._clear_early_stops(out, row + fed)
+                self._clear_early_stops(out, last)
+        fed = last - row
         if fed:
             matcher.rollback(fed)
         if self._has_slack:
