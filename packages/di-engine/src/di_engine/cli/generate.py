@@ -82,7 +82,7 @@ def generate(
 
     The text goes to standard output, everything else to standard error. With `--messages` the
     text is the answer, then one JSON object per tool call; reasoning is in the JSON output. The
-    first Ctrl-C ends all requests and prints what they have, the second one kills.
+    first Ctrl-C or SIGTERM ends all requests and prints what they have, the second one kills.
     """
     if checks_structured:
         if messages_file is not None:
@@ -196,8 +196,11 @@ def _write_json(index: int, output: RequestOutput) -> None:
     sys.stdout.write(json.dumps(values, ensure_ascii=False) + "\n")
 
 
+_ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
 class _Interrupt:
-    """Answers Ctrl-C: the first one ends the requests, the second one kills."""
+    """Answers Ctrl-C and SIGTERM: the first one ends the requests, the second one kills."""
 
     def __init__(self, llm: LLM) -> None:
         self._llm = llm
@@ -207,17 +210,19 @@ class _Interrupt:
         """Runs as a signal handler."""
         self.came = True
         self._llm.interrupt()
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        for number in _ENDING_SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
 
 
 @contextmanager
 def _first_interrupt_ends(llm: LLM) -> Iterator[Any]:
     interrupt = _Interrupt(llm)
-    previous = signal.signal(signal.SIGINT, interrupt)
+    previous = {number: signal.signal(number, interrupt) for number in _ENDING_SIGNALS}
     try:
         yield lambda: interrupt.came
     finally:
-        signal.signal(signal.SIGINT, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def _exit_code(errors: list[RequestError], was_interrupted: bool) -> int:
