@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import BODIES, block, invoke, parameter
+from round_trip import BODIES, block, invoke, parameter
 
 from deepseek_recipe.cli import main
 

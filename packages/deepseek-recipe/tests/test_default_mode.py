@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from helpers import BODIES, MODEL, block, convert, invoke, parameter, prompt, run
+from round_trip import BODIES, MODEL, block, convert, invoke, parameter, prompt, run
 
 import deepseek_recipe as recipe
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from helpers import block, convert, invoke, parameter, run
+from round_trip import block, convert, invoke, parameter, run
 
 import deepseek_recipe as recipe
 

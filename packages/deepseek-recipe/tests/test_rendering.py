@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from helpers import MODEL, convert
+from round_trip import MODEL, convert
 
 import deepseek_recipe as recipe
 

@@ -8,9 +8,10 @@ import re
 from typing import Any
 
 import pytest
-from helpers import REQUESTS, block, cases, convert, invoke, parameter, run
+from golden_cases import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from round_trip import REQUESTS, block, convert, invoke, parameter, run
 
 STREAMS = [*cases("stream"), *cases("stream_final")]
 BLANKS = re.compile(r"[ \n\t]+")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from helpers import MODEL, block, convert, invoke, parameter, run
+from round_trip import MODEL, block, convert, invoke, parameter, run
 
 import deepseek_recipe as recipe
 

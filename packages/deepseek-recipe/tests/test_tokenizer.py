@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import tokenizers
-from helpers import MODEL, convert, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from round_trip import MODEL, convert, run
 
 import deepseek_recipe as recipe
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import VECTORS
+from golden_cases import VECTORS
 
 FILES = sorted(VECTORS.glob("*.jsonl"))
 

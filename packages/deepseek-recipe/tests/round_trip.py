@@ -1,16 +1,14 @@
-"""Short ways to convert a request and to run output through it."""
+"""Short ways from a request to a prompt, and from output to events and a response."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import deepseek_recipe as recipe
 
-VECTORS = Path(__file__).parent / "vectors"
 MODEL = "DeepSeek-V4.1-Flash"
 REQUESTS: dict[str, tuple[Any, Any]] = {
     "chat": (recipe.ChatCompletionRequest, recipe.ChatCompletionResponse),
@@ -38,14 +36,6 @@ BODIES: dict[str, dict[str, Any]] = {
         "thinking": {"type": "disabled"},
     },
 }
-
-
-def cases(kind: str) -> Iterator[dict[str, Any]]:
-    """Golden cases of a kind."""
-    for path in sorted(VECTORS.glob("*.jsonl")):
-        for line in path.read_text(encoding="utf-8").split("\n"):
-            if line and (case := json.loads(line))["kind"] == kind:
-                yield case
 
 
 def convert(protocol: str, body: dict[str, Any] | None = None, **options: Any) -> Any:
