@@ -159,7 +159,13 @@ def test_choices_are_independent_streams() -> None:
 
 
 @pytest.mark.parametrize(
-    "member", [{"previous_response_id": "resp-1"}, {"conversation": "conv-1"}, {"background": True}]
+    "member",
+    [
+        {"previous_response_id": "resp-1"},
+        {"conversation": "conv-1"},
+        {"background": True},
+        {"store": True},
+    ],
 )
 def test_context_that_is_not_there_is_refused(member: dict[str, Any]) -> None:
     with pytest.raises(recipe.ConversionError) as caught:
@@ -194,6 +200,34 @@ def test_previous_response_comes_from_a_store() -> None:
     ]
     with pytest.raises(recipe.ConversionError):
         recipe.ResponsesRequest(responses(previous_response_id="resp-9")).convert(options, store)
+
+
+@pytest.mark.parametrize(
+    ("member", "is_kept"), [({}, True), ({"store": True}, True), ({"store": False}, False)]
+)
+def test_a_response_is_stored_unless_the_request_says_no(
+    member: dict[str, Any], is_kept: bool
+) -> None:
+    store = recipe.InMemoryResponseStore()
+    request = recipe.ResponsesRequest(responses(**member)).convert(
+        recipe.ConversionOptions(), store
+    )
+    outcome = recipe.ResponsesResponse("resp-1", "m", 0, 0, 0)
+    assert (request.history_json() is not None) == is_kept
+    assert run("x</think>y", "responses", request=request).response["store"] == is_kept
+    store.save("resp-1", request, outcome)
+    assert (store.load("resp-1") is not None) == is_kept
+    without = convert("responses", responses(store=False))
+    assert without.history_json() is None
+    assert run("x</think>y", "responses", request=without).response["store"] is False
+
+
+def test_two_contexts_exclude_each_other() -> None:
+    body = responses(previous_response_id="a", conversation="b")
+    with pytest.raises(recipe.ConversionError, match="exclude each other"):
+        recipe.ResponsesRequest(body).convert(
+            recipe.ConversionOptions(), recipe.InMemoryResponseStore()
+        )
 
 
 def test_store_errors_pass_through() -> None:
@@ -300,6 +334,31 @@ def test_tool_errors_can_be_marked() -> None:
     assert "rror" in marked
 
 
+@pytest.mark.parametrize("step", [1, -1])
+def test_many_calls_and_their_results(step: int) -> None:
+    ids = [f"c{number:05}" for number in range(3000)]
+    calls = [{"type": "tool_use", "id": name, "name": "tide", "input": {}} for name in ids]
+    results = [{"type": "tool_result", "tool_use_id": name} for name in ids[::step]]
+    turns = [USER, {"role": "assistant", "content": calls}, {"role": "user", "content": results}]
+    given = convert("messages", messages(*turns)).conversation.messages
+    assert [message.tool_call_id for message in given[2:]] == ids[::step]
+    turns[2] = {"role": "user", "content": [*results[:1], *results[3:]]}
+    with pytest.raises(recipe.ConversionError, match=", ".join(sorted(ids[::step][1:3]))):
+        convert("messages", messages(*turns))
+
+    items = [
+        {"type": "function_call", "call_id": name, "name": "tide", "arguments": "{}"}
+        for name in ids
+    ]
+    outputs = [
+        {"type": "function_call_output", "call_id": name, "output": name} for name in ids[::step]
+    ]
+    given = convert("responses", responses([USER, *items, *outputs])).conversation.messages
+    assert [message.content for message in given[2:]] == ids
+    with pytest.raises(recipe.ConversionError, match=ids[::step][-1]):
+        convert("responses", responses([USER, *items, *outputs[:-1]]))
+
+
 def test_usage_in_the_layout_of_openai() -> None:
     body = chat(stream=True, stream_options={"include_usage": True}, thinking={"type": "disabled"})
     events = run("Hi", request=convert("chat", body, openai_usage_chunk=True)).events
@@ -393,3 +452,41 @@ def test_deep_nesting_is_an_error(protocol: str) -> None:
 def test_deep_arguments_are_malformed() -> None:
     output = block(invoke("tide", parameter("n", "[" * 100_000, "false")))
     assert run(output).malformed[0][2] == "invalid_json"
+
+
+BIG = {"type": "object", "description": "x" * 500_000}
+
+
+@pytest.mark.parametrize(
+    ("protocol", "body"),
+    [
+        (
+            "messages",
+            messages(
+                USER,
+                {"role": "system", "content": [{"type": "tool_addition", "tool": {"type": "tool_reference", "name": "big"}}] * 100},
+                tools=[{"name": "t", "input_schema": {"type": "object"}}, {"name": "big", "input_schema": BIG, "defer_loading": True}],
+            ),
+        ),
+        (
+            "responses",
+            responses(tools=[{"type": "namespace", "name": "n", "description": "x" * 500_000, "tools": [{"type": "function", "name": f"t{index}"} for index in range(100)]}]),
+        ),
+    ],
+    ids=["references", "namespace"],
+)  # fmt: skip
+def test_a_short_request_cannot_ask_for_an_endless_prompt(
+    protocol: str, body: dict[str, Any]
+) -> None:
+    with pytest.raises(recipe.ConversionError, match="repeat too much text"):
+        convert(protocol, body)
+
+
+def test_tools_of_namespaces_are_counted() -> None:
+    tools = [{"type": "function", "name": f"t{index}"} for index in range(6)]
+    namespaces = [
+        {"type": "namespace", "name": name, "description": "", "tools": tools} for name in "ab"
+    ]
+    convert("responses", responses(tools=namespaces), max_tools=12)
+    with pytest.raises(recipe.ConversionError, match="too many tools: 12, the limit is 11"):
+        convert("responses", responses(tools=namespaces), max_tools=11)

@@ -87,6 +87,34 @@ def test_a_call_whose_name_never_ends_is_reported_without_index(tail: str) -> No
     assert (index, name) == (None, "tide")
 
 
+@pytest.mark.parametrize("size", [None, 1])
+@pytest.mark.parametrize(
+    ("output", "calls", "reasons"),
+    [
+        (OPEN, 0, ["truncated"]),
+        (OPEN + "<｜DSML｜ inv", 0, ["truncated"]),
+        (OPEN + invoke("tide") + "\n<｜DSML｜ invoke na", 1, ["truncated"]),
+        (OPEN + invoke("tide") + "\n", 1, []),
+        (OPEN + CLOSE, 0, []),
+        (OPEN + "I forgot the call." + CLOSE, 0, ["unexpected_text"]),
+        (OPEN + "{" + invoke("tide") + "\n}" + CLOSE, 1, ["unexpected_text"] * 2),
+        (OPEN + parameter("h", "x") + CLOSE, 0, ["unexpected_text"]),
+        (OPEN + "one" + invoke("n" * 5000, parameter("h", "x")) + "two" + CLOSE, 0, ["unexpected_text", "too_large"]),
+        (OPEN + '<｜DSML｜ invoke name="a"b">x</｜DSML｜ invoke>' + CLOSE, 0, ["unterminated_name"]),
+    ],
+)  # fmt: skip
+def test_nothing_in_a_block_vanishes_unseen(
+    output: str, calls: int, reasons: list[str], size: int | None
+) -> None:
+    outcome = run([output] if size is None else list(output))
+    assert len(outcome.calls) == calls
+    assert [reason for _, _, reason in outcome.malformed] == reasons
+    assert all(index is None for index, _, _ in outcome.malformed)
+    assert outcome.content == ""
+    finish = "tool_calls" if calls else "stop"
+    assert outcome.response["choices"][0]["finish_reason"] == finish
+
+
 def test_good_calls_beside_a_malformed_one_stay_good() -> None:
     bad = HEAD + '<｜DSML｜ parameter name="h" string="true">x</｜DSML｜ invoke>\n'
     output = OPEN + bad + invoke("tide", parameter("n", "1", "false")) + CLOSE

@@ -39,8 +39,8 @@ class InMemoryResponseStore:
     ) -> None:
         """Keep a finished response: the input of its request followed by its output.
 
-        A request that was converted without `store`, `previous_response_id` or `conversation`
-        carries no input items, and nothing is kept.
+        A request with `store: false`, or one that was converted without a store, carries no input
+        items, and nothing is kept.
         """
         history = request.history_json()
         if history is None:

@@ -14,6 +14,7 @@ mod images;
 mod messages;
 mod options;
 mod processor;
+mod repeats;
 mod request;
 mod responses;
 mod schema;

@@ -3,7 +3,8 @@
 //! Validity is decided by the `jsonschema` crate, whose messages are part of the error texts. Compiling a schema
 //! costs microseconds, and services see the same few tools over and over, so outcomes are remembered by content.
 
-use std::collections::HashMap;
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock, RwLock};
 
 use recipe_json::{Number, Object, Value};
@@ -236,14 +237,19 @@ impl Normalizer {
         };
         for key in ["$defs", "definitions"] {
             if let Some(definitions) = schema.get(key).and_then(Value::as_object) {
-                let mut kept = Object::new();
-                for (name, definition) in definitions.iter() {
-                    kept.insert(name.to_owned(), self.node(definition)?);
-                }
-                result.insert(key, Value::Object(kept));
+                result.insert(key, Value::Object(self.nodes(definitions)?));
             }
         }
         Ok(Value::Object(result))
+    }
+
+    /// Members that are nodes, under their names.
+    fn nodes(&self, members: &Object<'_>) -> Rule<Object<'static>> {
+        let mut entries = Vec::with_capacity(members.len());
+        for (name, member) in members.iter() {
+            entries.push((Cow::Owned(name.to_owned()), self.node(member)?));
+        }
+        Ok(Object::from_unique(entries))
     }
 
     fn node(&self, schema: &Value<'_>) -> Rule<Value<'static>> {
@@ -300,9 +306,7 @@ impl Normalizer {
         match object.get("properties") {
             None | Some(Value::Null) => {}
             Some(Value::Object(members)) => {
-                for (name, member) in members.iter() {
-                    properties.insert(name.to_owned(), self.node(member)?);
-                }
+                properties = self.nodes(members)?;
             }
             Some(other) => return self.wrong_type(other, "a map"),
         }
@@ -528,7 +532,8 @@ fn check_required(
         Some(Value::Array(names)) => names,
         Some(other) => return rules.wrong_type(other, "a sequence"),
     };
-    let mut seen = std::collections::HashSet::new();
+    let known: HashSet<&str> = properties.iter().map(|(name, _)| name).collect();
+    let mut seen = HashSet::new();
     for name in names {
         let Some(name) = name.as_str() else {
             return rules.wrong_type(name, "a string");
@@ -539,7 +544,7 @@ fn check_required(
         if !seen.insert(name) {
             return refuse(format!("Duplicate required property '{name}'"));
         }
-        if properties.get(name).is_none() {
+        if !known.contains(name) {
             return refuse(format!("Required property '{name}' not found in object"));
         }
     }

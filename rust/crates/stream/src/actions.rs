@@ -31,6 +31,7 @@ impl Machine {
                     self.call.name.push_str(&text);
                 }
             }
+            State::StrictCalls if !is_blank(&text) => self.stray_text(),
             State::StrictArgs if !is_blank(&text) => self.mark(MalformedReason::UnexpectedText),
             State::StrictKey => {
                 self.call.key_bytes += text.len();
@@ -171,8 +172,14 @@ impl Machine {
 
     fn act_strict(&mut self, action: Action, start: usize, end: usize, out: &mut Vec<Delta>) {
         match (self.state, action) {
-            (State::StrictCalls, Action::OpenName) => self.open_name(end),
-            (State::StrictCalls, Action::CloseCalls) => self.close_block(end),
+            (State::StrictCalls, Action::OpenName) => {
+                self.report_stray_text(out);
+                self.open_name(end);
+            }
+            (State::StrictCalls, Action::CloseCalls) => {
+                self.report_stray_text(out);
+                self.close_block(end);
+            }
             (State::StrictName, Action::CloseName) => {
                 self.check_next(State::StrictNameEnd, start, end)
             }
@@ -225,6 +232,7 @@ impl Machine {
             }
             _ => {
                 // The block tag in reasoning or in an answer.
+                self.open_block();
                 self.enter(State::StrictCalls, false, end);
             }
         }
@@ -266,7 +274,7 @@ impl Machine {
         self.look_again(State::StrictCalls, start);
     }
 
-    fn report_nameless(&mut self, reason: MalformedReason, out: &mut Vec<Delta>) {
+    pub(crate) fn report_nameless(&mut self, reason: MalformedReason, out: &mut Vec<Delta>) {
         let Call {
             name, malformed, ..
         } = std::mem::take(&mut self.call);
@@ -275,6 +283,7 @@ impl Machine {
             name,
             reason: malformed.unwrap_or(reason),
         };
+        self.explain_stray_text();
         self.malformed.push(call.clone());
         out.push(DeltaKind::CallMalformed(call).into());
     }
@@ -419,7 +428,8 @@ impl Machine {
     }
 
     /// The output is over; a call that is still open is malformed.
-    pub(crate) fn end_of_output(&mut self, out: &mut Vec<Delta>) {
+    pub(crate) fn end_of_output(&mut self, has_partial_tag: bool, out: &mut Vec<Delta>) {
+        self.end_of_output_in_block(has_partial_tag, out);
         if matches!(self.state, State::StrictName | State::StrictNameEnd) {
             self.report_nameless(MalformedReason::Truncated, out);
         }

@@ -7,7 +7,7 @@ use recipe_json::Validator;
 /// What is wrong with a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MalformedReason {
-    /// The output ended before the call did.
+    /// The output ended before the call did, or in a block before its first call.
     Truncated,
     /// The call ended without its `invoke` closer.
     MissingInvokeCloser,

@@ -8,6 +8,7 @@
 //! behaviour of `deepseek-recipe` 0.2.0.
 
 mod actions;
+mod block;
 mod call;
 mod delta;
 mod machine;

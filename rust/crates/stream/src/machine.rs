@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use recipe_json::Validator;
 
+use crate::block::Block;
 use crate::call::{Call, MalformedCall, MalformedReason};
 use crate::delta::{Delta, DeltaKind};
 use crate::matcher::Source;
@@ -34,6 +35,7 @@ pub struct Machine {
     pub(crate) call: Call,
     pub(crate) calls_started: usize,
     pub(crate) malformed: Vec<MalformedCall>,
+    pub(crate) block: Block,
     /// Log-probability entries of text that gave no delta.
     unclaimed: Vec<LogprobEntry>,
     /// Raw JSON of a JSON answer, with the offset up to which it has been checked.
@@ -86,6 +88,7 @@ impl Machine {
             call: Call::default(),
             calls_started: 0,
             malformed: Vec::new(),
+            block: Block::default(),
             unclaimed: Vec::new(),
             json: None,
             has_prose: false,
@@ -206,15 +209,15 @@ impl Machine {
         }
         let end = self.queue.end();
         // Half a marker inside a call is markup that was cut off, not argument text.
-        let kept = if self.state.is_in_calls() {
-            end - self.scanner.tail()
+        let cut_off = if self.state.is_in_calls() {
+            self.scanner.tail()
         } else {
-            end
+            0
         };
-        self.flush(kept, out);
+        self.flush(end - cut_off, out);
         self.emit_deferred(out);
         if !self.official {
-            self.end_of_output(out);
+            self.end_of_output(cut_off > 0, out);
         }
     }
 

@@ -98,7 +98,13 @@ impl Body {
         json::optional_string(out, state.previous_response_id.as_deref());
         out.push_str(",\"prompt_cache_key\":null,\"prompt_cache_retention\":null,\"reasoning\":");
         out.push_str(&state.reasoning);
-        out.push_str(",\"safety_identifier\":null,\"service_tier\":\"default\",\"store\":false,\"temperature\":");
+        out.push_str(",\"safety_identifier\":null,\"service_tier\":\"default\",\"store\":");
+        out.push_str(if state.history.is_some() {
+            "true"
+        } else {
+            "false"
+        });
+        out.push_str(",\"temperature\":");
         ResponsesEcho::write_float(out, echo.temperature);
         out.push_str(",\"text\":");
         out.push_str(&state.text);

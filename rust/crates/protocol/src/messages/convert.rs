@@ -10,6 +10,8 @@ use recipe_model::{
 };
 
 use super::blocks::{Block, BlockContent, Document, ImageBlock, ResultBlock};
+use super::catalog::Catalog;
+use super::pending::PendingCalls;
 use super::request::{InputMessage, MessagesRequest, MessagesTool, Role};
 use crate::common::{self, check_count, DeclaredTool, Rule, Sampling, UNSUPPORTED_IMAGE};
 use crate::error::{refuse, RequestError};
@@ -147,8 +149,8 @@ impl MessagesRequest {
         let inputs = std::mem::take(&mut self.messages);
         let mut builder = Builder {
             messages: Vec::with_capacity(inputs.len() + 1),
-            pending: Vec::new(),
-            tools,
+            pending: PendingCalls::default(),
+            catalog: Catalog::of(tools, options),
             options,
             image_token: options.special_tokens.get(SpecialToken::Image),
             is_flash: common::is_flash(version),
@@ -169,33 +171,20 @@ impl MessagesRequest {
 
 struct Builder<'a> {
     messages: Vec<Message>,
-    /// Ids of the previous assistant message's calls that have no result yet.
-    pending: Vec<String>,
-    tools: &'a [DeclaredTool],
+    /// Calls of the previous assistant message.
+    pending: PendingCalls,
+    catalog: Catalog<'a>,
     options: &'a ConversionOptions,
     image_token: &'a str,
     /// Otherwise images, late system messages and late tools have to take other forms.
     is_flash: bool,
 }
 
-fn without_results(prefix: &str, ids: &[String]) -> String {
-    format!(
-        "{prefix}`tool_use` ids were found without `tool_result` blocks immediately after: {}. Each `tool_use` block \
-         must have a corresponding `tool_result` block in the next message.",
-        ids.join(", ")
-    )
-}
-
 impl Builder<'_> {
     fn input(&mut self, index: usize, input: InputMessage) -> Rule<()> {
         let blocks = match input.content {
             BlockContent::Text(text) => {
-                if !self.pending.is_empty() {
-                    return refuse(without_results(
-                        &format!("messages.{index}: "),
-                        &self.pending,
-                    ));
-                }
+                self.pending.check(|| format!("messages.{index}: "))?;
                 vec![Block::Text(text)]
             }
             BlockContent::Blocks(blocks) => {
@@ -215,9 +204,7 @@ impl Builder<'_> {
     }
 
     fn finish(mut self, last: usize) -> Rule<Vec<Message>> {
-        if !self.pending.is_empty() {
-            return refuse(without_results(&format!("messages.{last}:"), &self.pending));
-        }
+        self.pending.check(|| format!("messages.{last}:"))?;
         if self.options.extras.continue_messages_prefill {
             if let Some(Message::Assistant(message)) = self.messages.last_mut() {
                 message.prefix = message.tool_calls.is_none();
@@ -242,14 +229,13 @@ impl Builder<'_> {
                          `tool_result` blocks with id: {id}"
                     ));
                 }
-                let Some(found) = self.pending.iter().position(|pending| *pending == id) else {
+                if !self.pending.answer(&id) {
                     return refuse(format!(
                         "unexpected `messages.{index}.content.{position}: tool_use_id` found in `tool_result` blocks: \
                          {id}. Each `tool_result` block must have a corresponding `tool_use` block in the previous \
                          message."
                     ));
-                };
-                self.pending.remove(found);
+                }
                 let content = self.result(index, position, content, is_error, &mut referenced)?;
                 self.messages.push(Message::Tool(ToolMessage {
                     content,
@@ -258,23 +244,13 @@ impl Builder<'_> {
                 continue;
             }
             let content = self.plain(index, position, block, Role::User)?;
-            if !self.pending.is_empty() {
-                return refuse(without_results(
-                    &format!("messages.{index}: "),
-                    &self.pending,
-                ));
-            }
+            self.pending.check(|| format!("messages.{index}: "))?;
             if let Some(content) = content {
                 self.messages.push(Message::User(UserMessage { content }));
             }
         }
-        if !self.pending.is_empty() {
-            // The blocks ended before every call had its result.
-            return refuse(without_results(
-                &format!("messages.{}:", index - 1),
-                &self.pending,
-            ));
-        }
+        // The blocks ended before every call had its result.
+        self.pending.check(|| format!("messages.{}:", index - 1))?;
         if !referenced.is_empty() && self.is_flash {
             self.messages.push(Message::System(SystemMessage {
                 content: Content::default(),
@@ -285,19 +261,14 @@ impl Builder<'_> {
     }
 
     fn system(&mut self, index: usize, blocks: Vec<Block>) -> Rule<()> {
-        if !self.pending.is_empty() {
-            return refuse(without_results(
-                &format!("messages.{index}: "),
-                &self.pending,
-            ));
-        }
+        self.pending.check(|| format!("messages.{index}: "))?;
         let mut message = SystemMessage::default();
         let mut is_first = true;
         for (position, block) in blocks.into_iter().enumerate() {
             if let Block::ToolAddition { name } = block {
                 let path = format!("messages.{index}.content.{position}");
-                match self.tools.iter().find(|tool| tool.name == name) {
-                    Some(tool) => message.tools.push(tool.unchecked()),
+                match self.catalog.refer(&name)? {
+                    Some(tool) => message.tools.push(tool),
                     None => {
                         return refuse(format!(
                             "{path}: `tool_addition` references unknown tool '{name}'"
@@ -368,15 +339,11 @@ impl Builder<'_> {
     }
 
     fn assistant(&mut self, index: usize, blocks: Vec<Block>) -> Rule<()> {
-        if !self.pending.is_empty() {
-            return refuse(without_results(
-                &format!("messages.{index}: "),
-                &self.pending,
-            ));
-        }
+        self.pending.check(|| format!("messages.{index}: "))?;
         let mut content = String::new();
         let mut reasoning: Option<String> = None;
         let mut calls: Vec<ToolCall> = Vec::new();
+        let mut ids: HashSet<String> = HashSet::new();
         for (position, block) in blocks.into_iter().enumerate() {
             match block {
                 Block::Thinking(text) => match &mut reasoning {
@@ -387,7 +354,7 @@ impl Builder<'_> {
                     None => reasoning = Some(text),
                 },
                 Block::ToolUse { id, name, input } => {
-                    if calls.iter().any(|call| call.id == id) {
+                    if !ids.insert(id.clone()) {
                         return refuse(format!(
                             "messages.{index}.content.{position}: `tool_use` ids must be unique"
                         ));
@@ -403,11 +370,8 @@ impl Builder<'_> {
                 Block::RedactedThinking => {}
                 Block::ServerToolUse | Block::WebSearchToolResult => self.check_web_search()?,
                 Block::Text(_) | Block::Image(_) | Block::Document(_) if !calls.is_empty() => {
-                    let ids: Vec<String> = calls.iter().map(|call| call.id.clone()).collect();
-                    return refuse(without_results(
-                        &format!("messages.{index}.{position}: "),
-                        &ids,
-                    ));
+                    PendingCalls::of(calls.iter().map(|call| &call.id))
+                        .check(|| format!("messages.{index}.{position}: "))?;
                 }
                 Block::Text(text) => append_text(&mut content, &text),
                 Block::Document(document) => append_text(&mut content, &self.document(document)),
@@ -429,7 +393,7 @@ impl Builder<'_> {
                 }
             }
         }
-        self.pending = calls.iter().map(|call| call.id.clone()).collect();
+        self.pending = PendingCalls::of(calls.iter().map(|call| &call.id));
         self.messages.push(Message::Assistant(AssistantMessage {
             content,
             reasoning_content: reasoning,
@@ -449,7 +413,7 @@ impl Builder<'_> {
     }
 
     fn result(
-        &self,
+        &mut self,
         index: usize,
         position: usize,
         blocks: Vec<ResultBlock>,
@@ -474,8 +438,8 @@ impl Builder<'_> {
                     content.push_image(image_source(image, &path, &error_path)?, self.image_token);
                 }
                 ResultBlock::ToolReference { name } => {
-                    match self.tools.iter().find(|tool| tool.name == name) {
-                        Some(tool) => referenced.push(tool.unchecked()),
+                    match self.catalog.refer(&name)? {
+                        Some(tool) => referenced.push(tool),
                         None => {
                             return refuse(format!(
                                 "messages.{index}.content.{position}: tool reference '{name}' not found in available \

@@ -1,6 +1,6 @@
 //! From a Responses request to a conversation.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use recipe_json::Value;
@@ -17,6 +17,7 @@ use super::tools::{NamespaceTool, ResponsesTool};
 use crate::common::{self, check_count, DeclaredTool, RequestedFormat, Rule, Sampling};
 use crate::error::{refuse, RequestError};
 use crate::options::{ConversionOptions, ModelVersion, WebSearchBehavior};
+use crate::repeats::Repeats;
 use crate::request::{ConversationRequest, Generation, Warning};
 
 /// Tools after declaration, with what the generator has to know about their names.
@@ -182,14 +183,17 @@ impl ResponsesRequest {
         state: &mut ResponsesState,
         store: Option<&dyn ResponseStore>,
     ) -> Result<(), RequestError> {
-        let Some(member) = self.context.needs() else {
-            return Ok(());
-        };
         let Some(store) = store else {
+            let Some(member) = self.context.needs() else {
+                return Ok(());
+            };
             return refuse(format!(
                 "`{member}` needs a response store, and this service has none: send the whole conversation in `input`"
             ));
         };
+        if self.context.conversation.is_some() && self.context.previous_response_id.is_some() {
+            return refuse("`previous_response_id` and `conversation` exclude each other");
+        }
         let mut history: Vec<Value<'static>> = Vec::new();
         for (member, id) in [
             ("conversation", &self.context.conversation),
@@ -214,8 +218,10 @@ impl ResponsesRequest {
         if !items.is_empty() {
             self.input = Some(Input::Items(items));
         }
-        history.append(&mut self.context.items);
-        state.history = Some(Value::Array(history));
+        if self.context.keeps_response() {
+            history.append(&mut self.context.items);
+            state.history = Some(Value::Array(history));
+        }
         state.previous_response_id = self.context.previous_response_id.clone();
         Ok(())
     }
@@ -278,11 +284,15 @@ pub(crate) fn namespaced(namespace: &str, name: &str, version: ModelVersion) -> 
 
 /// Messages load tools as they were defined; tools that the choice removed are not loaded.
 pub(crate) fn limit_message_tools(messages: &mut Vec<Message>, tools: &[ToolDefinition]) {
+    let by_name: HashMap<&str, &ToolDefinition> = tools
+        .iter()
+        .map(|tool| (tool.name.as_str(), tool))
+        .collect();
     messages.retain_mut(|message| match message {
         Message::System(system) if !system.tools.is_empty() => {
             system.tools.retain_mut(|loaded| {
-                match tools.iter().find(|tool| tool.name == loaded.name) {
-                    Some(tool) => {
+                match by_name.get(loaded.name.as_str()) {
+                    Some(&tool) => {
                         // The checked and, if strict, normalised form.
                         loaded.clone_from(tool);
                         true
@@ -304,6 +314,7 @@ pub(crate) fn define_tools(
     options: &ConversionOptions,
 ) -> Rule<DefinedTools> {
     let mut defined = DefinedTools::default();
+    let mut repeats = Repeats::default();
     for (index, tool) in declared.into_iter().enumerate() {
         let at = format!("{path}[{index}]");
         let mut dropped = |kind: &str| {
@@ -323,6 +334,8 @@ pub(crate) fn define_tools(
                 description,
                 tools,
             } => {
+                let inherited = name.len() + description.as_ref().map_or(0, String::len);
+                repeats.add(inherited.saturating_mul(tools.len()), options)?;
                 define_namespace(
                     &mut defined,
                     (name, description, tools),
@@ -363,6 +376,8 @@ pub(crate) fn define_tools(
             ResponsesTool::Other { kind } => dropped(&kind),
         }
     }
+    let count = defined.tools.len();
+    check_count("too many tools", count, options.limits.max_tools, options)?;
     Ok(defined)
 }
 

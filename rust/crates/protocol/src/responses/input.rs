@@ -37,8 +37,11 @@ struct Turn {
 /// Calls that wait for their outputs.
 #[derive(Default)]
 struct Pending {
+    /// Call ids in byte order.
     ids: Vec<String>,
     outputs: Vec<Option<Content>>,
+    /// How many outputs are missing.
+    open: usize,
     loaded: Vec<Vec<ToolDefinition>>,
 }
 
@@ -160,8 +163,7 @@ impl<'a> Turns<'a> {
                 self.close_turn()?;
                 let slot = self.output_slot(&call_id)?;
                 let content = self.content(index, "output", output)?;
-                self.pending.outputs[slot] = Some(content);
-                self.settle();
+                self.settle(slot, content);
             }
             Item::ToolSearchOutput { call_id, tools } => {
                 self.search_output(index, &call_id, tools)?
@@ -257,6 +259,7 @@ impl<'a> Turns<'a> {
         self.pending = Pending {
             ids: calls.iter().map(|call| call.id.clone()).collect(),
             outputs: calls.iter().map(|_| None).collect(),
+            open: calls.len(),
             loaded: Vec::new(),
         };
         self.messages.push(Message::Assistant(AssistantMessage {
@@ -286,26 +289,30 @@ impl<'a> Turns<'a> {
         if self.answered.contains(call_id) {
             return refuse(format!("Duplicate tool output for call_id: {call_id}."));
         }
-        match self.pending.ids.iter().position(|id| id == call_id) {
-            Some(slot) => {
+        let ids = &self.pending.ids;
+        match ids.binary_search_by(|id| id.as_str().cmp(call_id)) {
+            Ok(slot) => {
                 self.answered.insert(call_id.to_owned());
                 Ok(slot)
             }
-            None => refuse(format!(
+            Err(_) => refuse(format!(
                 "No tool call found for tool output with call_id {call_id}."
             )),
         }
     }
 
-    /// Once every call has its output, writes them in the order of the calls.
-    fn settle(&mut self) {
-        if self.pending.outputs.iter().any(Option::is_none) {
+    /// Takes an output; once every call has its own, writes them in the order of the calls.
+    fn settle(&mut self, slot: usize, content: Content) {
+        self.pending.outputs[slot] = Some(content);
+        self.pending.open -= 1;
+        if self.pending.open > 0 {
             return;
         }
         let Pending {
             ids,
             outputs,
             loaded,
+            ..
         } = std::mem::take(&mut self.pending);
         for (id, content) in ids.into_iter().zip(outputs.into_iter().flatten()) {
             self.messages.push(Message::Tool(ToolMessage {
@@ -345,8 +352,7 @@ impl<'a> Turns<'a> {
         if let Some(tools) = self.found.remove(&index).filter(|tools| !tools.is_empty()) {
             self.pending.loaded.push(tools);
         }
-        self.pending.outputs[slot] = Some(Content::text(text));
-        self.settle();
+        self.settle(slot, Content::text(text));
         Ok(())
     }
 

@@ -49,7 +49,8 @@ pub(crate) enum Input {
 pub(crate) struct StoredContext {
     pub previous_response_id: Option<String>,
     pub conversation: Option<String>,
-    pub store: bool,
+    /// `store`; the protocol's default is true.
+    pub store: Option<bool>,
     pub background: bool,
     /// The input as sent, to be stored behind the history.
     pub items: Vec<Value<'static>>,
@@ -61,16 +62,16 @@ impl StoredContext {
         [
             (self.previous_response_id.is_some(), "previous_response_id"),
             (self.conversation.is_some(), "conversation"),
-            (self.store, "store"),
+            (self.store == Some(true), "store"),
             (self.background, "background"),
         ]
         .into_iter()
         .find_map(|(is_set, name)| is_set.then_some(name))
     }
 
-    /// Whether the input has to be kept for the caller's store.
-    fn keeps_input(&self) -> bool {
-        self.needs().is_some()
+    /// Whether a store, if the caller has one, is to keep this response.
+    pub fn keeps_response(&self) -> bool {
+        self.store != Some(false)
     }
 }
 
@@ -116,7 +117,7 @@ impl ResponsesRequest {
         let input = match members.take("input") {
             None | Some(Value::Null) => None,
             Some(value) => {
-                if context.keeps_input() {
+                if context.keeps_response() {
                     context.items = input_items(&value);
                 }
                 Some(input(value, &mut deferred)?)
@@ -226,9 +227,7 @@ fn stored_context(members: &mut Members<'_>, deferred: &mut Deferred) -> StoredC
                 value => Members::new(object(key, value)?).required_string("id"),
             },
         )),
-        store: deferred
-            .ignored_officially(members.optional("store", boolean))
-            .unwrap_or(false),
+        store: deferred.ignored_officially(members.optional("store", boolean)),
         background: deferred
             .ignored_officially(members.optional("background", boolean))
             .unwrap_or(false),

@@ -57,7 +57,7 @@ pub struct ResponsesState {
     pub(crate) tools: String,
     /// `previous_response_id`, only when a store supplied its context
     pub(crate) previous_response_id: Option<String>,
-    /// Input with its history, for the caller's store.
+    /// Input with its history, if the caller's store is to keep the response.
     pub history: Option<Value<'static>>,
 }
 
