@@ -9,7 +9,18 @@ import pytest
 
 # A build backend in a few lines, so that building needs neither an index nor another package.
 BACKEND = """
-import base64, hashlib, pathlib, tomllib, zipfile
+import base64, hashlib, pathlib, tarfile, tomllib, zipfile
+
+SOURCES = ["pyproject.toml", "backend.py", "src"]
+
+def build_sdist(directory, config_settings=None):
+    project = tomllib.loads(pathlib.Path("pyproject.toml").read_text())["project"]
+    root = f"{project['name'].replace('-', '_')}-{project['version']}"
+    with tarfile.open(pathlib.Path(directory, f"{root}.tar.gz"), "w:gz") as archive:
+        for name in SOURCES:
+            archive.add(name, f"{root}/{name}")
+        archive.addfile(tarfile.TarInfo(f"{root}/PKG-INFO"))
+    return f"{root}.tar.gz"
 
 def build_wheel(directory, config_settings=None, metadata_directory=None):
     project = tomllib.loads(pathlib.Path("pyproject.toml").read_text())["project"]

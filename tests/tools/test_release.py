@@ -118,6 +118,18 @@ def test_a_build_that_fails_leaves_the_tree_as_it_was(
     assert (repository / "packages/di-spec/changes/7.added.md").exists()
 
 
+def test_a_source_distribution_that_needs_the_repository_is_refused(
+    repository: Path, run_git: Callable[..., str]
+) -> None:
+    backend = repository / "packages/di-spec/backend.py"
+    backend.write_text(backend.read_text().replace(', "backend.py"', ""))
+    run_git("commit", "--quiet", "-a", "-m", "Forget a file")
+    code, output = invoke(repository, "di-spec")
+    assert code == 1
+    assert "does not build" in output
+    assert run_git("tag", "--list") == ""
+
+
 def test_a_version_is_never_tagged_twice(repository: Path, run_git: Callable[..., str]) -> None:
     run_git("tag", "di-spec-v0.2.0")
     code, output = invoke(repository, "di-spec")

@@ -48,6 +48,9 @@ PAGE = """<!DOCTYPE html>
 def build_wheel(package: Package, out_dir: Path) -> Path:
     """Builds the wheel of one package with its own build backend, in isolation.
 
+    The source distribution comes first and the wheel is built from it, in a folder elsewhere: so
+    each release proves that the source distribution needs nothing else of the repository.
+
     Args:
         package: What to build.
         out_dir: Existing folder that receives the wheel.
@@ -59,10 +62,11 @@ def build_wheel(package: Package, out_dir: Path) -> Path:
         ReleaseError: The build failed; its output is in the message.
     """
     with tempfile.TemporaryDirectory() as scratch:
-        command = ["uv", "build", "--wheel", "--out-dir", scratch, str(package.directory)]
+        command = ["uv", "build", "--out-dir", scratch, str(package.directory)]
         result = subprocess.run(command, capture_output=True, text=True, check=False)
+        sources = sorted(Path(scratch).glob("*.tar.gz"))
         wheels = sorted(Path(scratch).glob("*.whl"))
-        if result.returncode != 0 or len(wheels) != 1:
+        if result.returncode != 0 or len(sources) != 1 or len(wheels) != 1:
             raise ReleaseError(
                 f"{package.name}: the wheel does not build:\n{result.stderr.strip()}"
             )
