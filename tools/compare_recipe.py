@@ -11,10 +11,14 @@ operations or units per second; the ratio is ours over theirs.
 from __future__ import annotations
 
 import argparse
+import datetime
 import functools
+import hashlib
 import json
 import os
+import platform
 import random
+import re
 import statistics
 import subprocess
 import sys
@@ -370,6 +374,34 @@ def target(name: str) -> float:
     return max((ratio for part, ratio in TARGETS.items() if part in name), default=0.97)
 
 
+def unit(name: str) -> str:
+    """What a row counts per second of processor time."""
+    if "chunks of" in name and "one id" not in name:
+        return "bytes/s"
+    return "tokens/s" if "encode," in name or "one id" in name else "operations/s"
+
+
+def environment(tokenizer_path: str) -> dict[str, Any]:
+    """Day, revision, machine and tokenizer file of a run."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(Path(__file__).parent), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+    cpuinfo = Path("/proc/cpuinfo")
+    text = cpuinfo.read_text(encoding="utf-8") if cpuinfo.exists() else ""
+    model = re.search(r"^model name\s*: (.*)$", text, re.MULTILINE)
+    return {
+        "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
+        "revision": git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain") else ""),
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "processor": model[1] if model else platform.processor(),
+        "cores": os.cpu_count(),
+        "tokenizer_sha256": hashlib.sha256(Path(tokenizer_path).read_bytes()).hexdigest(),
+    }
+
+
 def main() -> int:
     """Entry point."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -405,6 +437,7 @@ def main() -> int:
         ]
         row = {
             "row": names[0],
+            "unit": unit(names[0]),
             "ours": statistics.median(samples["ours"]),
             "official": statistics.median(samples["official"]),
             "ratio": statistics.median(ratios),
@@ -419,8 +452,8 @@ def main() -> int:
             flush=True,
         )
     report = {
-        "packages": {name: worker.about for name, worker in workers.items()},
-        "python": sys.version,
+        "environment": environment(arguments.tokenizer),
+        "versions": {name: worker.about["version"] for name, worker in workers.items()},
         "rounds": arguments.rounds,
         "seconds_per_round": SECONDS_PER_ROUND,
         "rows": results,
