@@ -1,4 +1,4 @@
-"""Command line of the package: `python -m di_scheduler bench` and `... trace`."""
+"""Command line of the package: `python -m di_scheduler bench`, `... trace` and `... soak`."""
 
 import argparse
 import json
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 import di_scheduler
-from di_scheduler.bench import measure_host_cost, run_trace
+from di_scheduler.bench import measure_host_cost, run_soak, run_trace
 from di_scheduler.bench.agent_trace import MODES
 
 
@@ -22,6 +22,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             measure_host_cost(options.requests, options.rows, options.steps, overlapped).as_dict()
             for overlapped in (False, True)
         ]
+    elif options.command == "soak":
+        results = [run_soak(options.steps, options.seed).as_dict()]
     else:
         modes = MODES if options.mode is None else (options.mode,)
         results = [run_trace(mode, options.sessions, options.turns).as_dict() for mode in modes]
@@ -53,7 +55,10 @@ def _parser() -> argparse.ArgumentParser:
     trace.add_argument("--mode", choices=MODES, help="one mode only (default: all)")
     trace.add_argument("--sessions", type=int, default=32, help="agents (32)")
     trace.add_argument("--turns", type=int, default=8, help="requests per agent (8)")
-    for command in (bench, trace):
+    soak = commands.add_parser("soak", help="a long random trace; fails if anything is lost")
+    soak.add_argument("--steps", type=int, default=100_000, help="turns of the loop (100000)")
+    soak.add_argument("--seed", type=int, default=0, help="seed of the trace (0)")
+    for command in (bench, trace, soak):
         command.add_argument("--json", action="store_true", help="print JSON")
     return parser
 

@@ -61,6 +61,10 @@ class BlockPool:
         """Blocks that at least one request references; a shared block counts once."""
         return self.total - self._num_free - len(self._lru)
 
+    def count_referenced(self) -> int:
+        """Returns `num_used`, counted block by block."""
+        return int((self._refs[1:] > 0).sum())
+
     @property
     def num_available(self) -> int:
         """Blocks that `allocate` can hand out: free and cached ones."""
