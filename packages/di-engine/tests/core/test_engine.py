@@ -148,4 +148,4 @@ class RequestLives(RuleBasedStateMachine):
 
 
 TestRequestLives = pytest.mark.slow(RequestLives.TestCase)
-TestRequestLives.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestRequestLives.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)

@@ -129,7 +129,7 @@ class SpeculatingRunner:
         return StepResult(StepOutcome(np.array(tokens, np.int64), counts))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     num_drafts=st.integers(0, 5),
     draft_error=st.sampled_from([0.0, 0.2, 0.5, 1.0]),
