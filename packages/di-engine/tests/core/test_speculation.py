@@ -11,24 +11,26 @@ from hypothesis import strategies as st
 
 from di_engine.core.metrics import prometheus_collector
 from di_engine.errors import InvalidRequestError
+from di_engine.runner.drafting import DraftInputs, Drafts
 from di_engine.runner.request import EngineRequest
 from di_engine.runner.row_budget import AdaptiveRows
 from di_engine.runner.slot_state import SlotState
 from di_engine.runner.speculation import Speculation
 from di_engine.testing.counting_engine import CountingEngine
 from di_engine.testing.forced_drafts import ForcedDrafter, RandomRows
-from di_engine.testing.request_mix import Received, random_mix, run_mix
+from di_engine.testing.request_mix import Arrival, Received, random_mix, run_mix
 from di_scheduler import SchedulerConfig
-from di_spec import BudgetPlanner, CostModel, LatencyTable, NgramDrafter
-from di_spec.sampling import SamplingParams
+from di_spec import BudgetPlanner, CostModel, LatencyTable, NgramDrafter, VerifyMode
+from di_spec import torch as spec_torch
+from di_spec.sampling import SamplingParams, Stream
 
 VOCAB = 259
 PREFIXES = [[10 + i % 240 for i in range(300)], [7] * 200]
 
-RIGHT: dict[str, Callable[[int], bool]] = {
-    "right": lambda position: True,
-    "wrong": lambda position: False,
-    "half": lambda position: position % 3 != 0,
+RIGHT: dict[str, Callable[[str, int], bool]] = {
+    "right": lambda request_id, position: True,
+    "wrong": lambda request_id, position: False,
+    "half": lambda request_id, position: position % 3 != 0,
 }
 
 
@@ -105,7 +107,7 @@ def test_tokens_and_logprobs_are_those_without_drafts(
     assert counting.runner.num_requests == 0
 
 
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(
     seed=st.integers(0, 10**6), num_drafts=st.integers(1, 5), num_blocks=st.sampled_from([7, 64])
 )
@@ -193,6 +195,72 @@ def test_bad_logits_fail_at_the_same_token() -> None:
         drafts_after_prefill=True,
     )
     assert counts(counting)[0] == plain_ids == list(range(11, 21))
+
+
+class UniformDrafter:
+    """Draws each draft uniformly from the few tokens behind the one before, and says so."""
+
+    width = 4
+
+    def draft(self, inputs: DraftInputs) -> Drafts:
+        seeds = np.array([r.request.sampling.seed for r in inputs.requests], np.uint64)
+        before, drawn, law = inputs.anchor_ids, [], []
+        for place in range(3):
+            behind = (before[:, None] + 1 + torch.arange(self.width)) % VOCAB
+            log_q = torch.full((len(seeds), VOCAB), -torch.inf, dtype=torch.float64)
+            log_q.scatter_(1, behind, -float(np.log(self.width)))
+            positions = inputs.positions + 1 + place
+            before = spec_torch.gumbel_argmax(log_q, seeds, Stream.DRAFT, positions, place)
+            drawn.append(before)
+            law.append(log_q.float())
+        confidence = torch.stack(drawn, 1) % 3 - 1.0
+        # Confidence of a draft may look at the ones before it, never at itself.
+        confidence = torch.cat([inputs.anchor_ids[:, None] % 3 - 1.0, confidence[:, :-1]], dim=1)
+        return Drafts(torch.stack(drawn, 1), confidence, torch.stack(law, 1))
+
+
+@pytest.mark.parametrize("mode", ["ratio", "block"])
+def test_ratio_and_block_keep_the_law(mode: VerifyMode) -> None:
+    """The counting model steps by 1 + d with probability (1 - 1/e) e^-d."""
+
+    def speculate(config: SchedulerConfig) -> Speculation:
+        slots = SlotState(config.state_slots, 3, torch.device("cpu"))
+        return Speculation(slots, num_draft_tokens=3, mode=mode, drafter=UniformDrafter())
+
+    counting = CountingEngine(
+        overlap=True,
+        speculate=speculate,
+        row_budget=RandomRows(5),
+        num_draft_tokens=3,
+        drafts_after_prefill=True,
+        max_running=16,
+        max_tokens_per_step=64,
+    )
+    mix = [
+        Arrival(
+            EngineRequest(
+                f"r{seed}",
+                np.array([10], np.int32),
+                SamplingParams(seed=seed),
+                60,
+                ignore_eos=True,
+            ),
+            0,
+        )
+        for seed in range(48)
+    ]
+    steps = []
+    for got in run_mix(counting.engine, mix).values():
+        tokens = np.array([10, *got.token_ids])
+        steps.append((np.diff(tokens) - 1) % VOCAB)
+    observed = np.bincount(np.minimum(np.concatenate(steps), 5), minlength=6)
+    expected = (1 - np.exp(-1)) * np.exp(-np.arange(6.0))
+    expected[5] = np.exp(-5.0)
+    expected *= observed.sum()
+    # The 99.9 % quantile of chi-square with 5 degrees of freedom.
+    assert ((observed - expected) ** 2 / expected).sum() < 20.52
+    assert counting.runner.speculation is not None
+    assert counting.runner.speculation.metrics.num_accepted > 300
 
 
 def test_greedy_verification_refuses_a_temperature() -> None:

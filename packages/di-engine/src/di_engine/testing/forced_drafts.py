@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from di_engine.runner.drafting import DraftInputs, Drafts
+from di_engine.runner.drafting import DeviceDrafter, DraftInputs, Drafts
 
 __all__ = ["ForcedDrafter", "RandomRows"]
 
@@ -24,7 +24,9 @@ class ForcedDrafter:
         answers: Output tokens of each request, by its id.
         num_draft_tokens: Drafts of each proposal.
         vocab_size: Token ids are below it.
-        is_right: Whether the draft at a position of the request is its answer.
+        is_right: Whether the draft of a request at a position is its answer; None leaves it to
+            `inner`.
+        inner: A drafter that is asked for every request.
     """
 
     def __init__(
@@ -32,26 +34,34 @@ class ForcedDrafter:
         answers: Mapping[str, Sequence[int]],
         num_draft_tokens: int,
         vocab_size: int,
-        is_right: Callable[[int], bool],
+        is_right: Callable[[str, int], bool | None],
+        inner: DeviceDrafter | None = None,
     ) -> None:
         self._answers = answers
         self._num_draft_tokens = num_draft_tokens
         self._vocab_size = vocab_size
         self._is_right = is_right
+        self._inner = inner
 
     def draft(self, inputs: DraftInputs) -> Drafts:
         """Drafts for every request; see `DeviceDrafter`."""
+        inner = None if self._inner is None else self._inner.draft(inputs)
         rows, confidence = [], []
         positions = inputs.positions.tolist()
-        for running, position in zip(inputs.requests, positions, strict=True):
-            answer = self._answers.get(running.request.request_id, ())
+        for number, (running, position) in enumerate(zip(inputs.requests, positions, strict=True)):
+            request_id = running.request.request_id
+            answer = self._answers.get(request_id, ())
             prompt_len = len(running.request.prompt_ids)
-            row = []
+            row: list[int] = []
             for place in range(position + 1, position + 1 + self._num_draft_tokens):
                 index = place - prompt_len
                 known = answer[index] if index < len(answer) else 0
-                right = self._is_right(place)
-                row.append(known if right else (known + 1) % self._vocab_size)
+                right = self._is_right(request_id, place)
+                if right is None:
+                    assert inner is not None, "somebody has to draft"
+                    row.append(int(inner.token_ids[number, len(row)]))
+                else:
+                    row.append(known if right else (known + 1) % self._vocab_size)
             rows.append(row)
             confidence.append([((7 * position + 5 * k) % 11 - 5) / 2.0 for k in range(len(row))])
         device = inputs.positions.device
