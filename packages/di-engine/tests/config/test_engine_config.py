@@ -171,6 +171,31 @@ class TestContradictions:
                 ("cache.num_blocks", "cache.memory_fraction"),
                 "leave one",
             ),
+            (
+                {"num_draft_tokens": 3},
+                ("speculation.num_draft_tokens", "speculation.drafter"),
+                "dspark or ngram",
+            ),
+            (
+                {"drafter": "dspark", "verification": "ratio", "deterministic": True},
+                ("speculation.verification", "deterministic"),
+                "coupled or greedy",
+            ),
+            (
+                {"drafter": "ngram", "overlap": True},
+                ("speculation.drafter", "scheduler.overlap"),
+                "false",
+            ),
+            (
+                {
+                    "drafter": "ngram",
+                    "num_draft_tokens": 3,
+                    "max_running": 10,
+                    "max_tokens_per_step": 39,
+                },
+                ("scheduler.max_tokens_per_step", "scheduler.max_running"),
+                "at least 40",
+            ),
         ],
     )
     def test_both_fields_and_a_way_out_are_named(
@@ -188,6 +213,28 @@ class TestWithModel:
         assert config.cache.global_format == "fp4"
         assert config.scheduler.max_tokens_per_step == 4096
         assert config.origins()["model.max_model_len"] == "model"
+
+    def test_drafts_are_filled_from_the_model(self, model: ModelConfig) -> None:
+        assert load().with_model(model).speculation.num_draft_tokens == 0
+        drafted = load(overrides={"drafter": "dspark"}).with_model(model)
+        assert drafted.speculation.num_draft_tokens == model.dspark_block_size
+        assert drafted.speculation.verification == "ratio"
+        overrides = {"drafter": "ngram", "deterministic": True, "max_running": 1000}
+        looked_up = load(overrides=overrides).with_model(model)
+        assert looked_up.speculation.num_draft_tokens == 5
+        assert looked_up.speculation.verification == "coupled"
+        assert looked_up.scheduler.max_tokens_per_step == 6000
+
+    def test_more_drafts_than_the_trained_block(self, model: ModelConfig) -> None:
+        most = model.dspark_block_size
+        overrides = {"drafter": "dspark", "num_draft_tokens": most + 1}
+        with pytest.raises(ConfigError, match=f"at most {most}"):
+            load(overrides=overrides).with_model(model)
+
+    def test_a_drafter_that_the_model_does_not_have(self, model: ModelConfig) -> None:
+        bare = dataclasses.replace(model, num_nextn_predict_layers=0)
+        with pytest.raises(ConfigError, match="num_nextn_predict_layers"):
+            load(overrides={"drafter": "dspark"}).with_model(bare)
 
     def test_given_values_stay_with_their_origin(self, model: ModelConfig) -> None:
         config = load(overrides={"global_format": "mxfp8"}).with_model(model)

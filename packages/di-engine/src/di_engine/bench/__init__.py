@@ -3,14 +3,19 @@
 from di_engine.bench.agents import AgentSettings, bench_agents
 from di_engine.bench.determinism import check_determinism
 from di_engine.bench.simulated import bench_overlap
+from di_engine.bench.speculation import SpeculationSettings, bench_speculation
+from di_engine.bench.speculation_figure import draw_speculation
 from di_engine.bench.throughput import BenchSettings, bench_decode, bench_prefill
 
 __all__ = [
     "AgentSettings",
     "BenchSettings",
+    "SpeculationSettings",
     "bench_agents",
     "bench_decode",
     "bench_overlap",
     "bench_prefill",
+    "bench_speculation",
     "check_determinism",
+    "draw_speculation",
 ]

@@ -24,7 +24,7 @@ from di_engine.model.numerics import Numerics
 from di_engine.runner.request import EngineRequest
 from di_spec.sampling import SamplingParams
 
-__all__ = ["BenchSettings", "bench_decode", "bench_prefill"]
+__all__ = ["BenchSettings", "bench_decode", "bench_prefill", "git_revision"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +203,7 @@ def _report(
         "floor": _floor(parts, repetitions),
         "memory": _memory(parts),
         "versions": {name: v for name, v in package_versions().items() if v is not None},
-        "git_revision": _git_revision(),
+        "git_revision": git_revision(),
     }
 
 
@@ -240,7 +240,7 @@ def _memory(parts: EngineParts) -> dict[str, int]:
     return memory
 
 
-def _git_revision() -> str | None:
+def git_revision() -> str | None:
     """Revision of the source tree; None when installed from a wheel."""
     try:
         found = subprocess.run(  # fixed arguments

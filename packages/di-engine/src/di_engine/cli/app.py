@@ -52,7 +52,7 @@ def set_up(
 def main() -> None:
     """Runs the command line and leaves with its exit code."""
     # The commands register themselves with `app`.
-    from di_engine.cli import bench, doctor, generate, inspect  # noqa: F401
+    from di_engine.cli import bench, bench_speculation, doctor, generate, inspect  # noqa: F401
 
     try:
         app()

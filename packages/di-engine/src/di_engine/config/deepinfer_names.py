@@ -30,7 +30,6 @@ def _none(note: str) -> Counterpart:
 
 
 _PARALLEL = "one rank; settings of several ranks come with the parallel engine"
-_SPECULATION = "no speculative decoding yet"
 _GRAPHS = "no graph capture yet"
 _IMAGES = "text only yet"
 _LOADED = "read from `config.json`"
@@ -84,10 +83,12 @@ DEEPINFER_VARIABLES: dict[str, Counterpart] = {
     "DEEPINFER_SHOW_EPLB_DETAIL": _none(_PARALLEL),
     "DEEPINFER_PREFILL_MAX_SUM_SEQLEN_K": _none("`scheduler.max_tokens_per_step` bounds a step"),
     "DEEPINFER_INDEX_ATTN_MEMORY_LIMIT": _none("the reference ops bound their own chunks"),
-    "DEEPINFER_USE_NEXTN_DECODE": _none(_SPECULATION),
-    "DEEPINFER_ENABLE_MTP_VARLEN": _none(_SPECULATION),
-    "DEEPINFER_MAX_BACKTRACKING_TOKENS": _none(_SPECULATION),
-    "DEEPINFER_DFLASH_CONFIDENCE_HEAD_TEMPERATURE": _none(_SPECULATION),
+    "DEEPINFER_USE_NEXTN_DECODE": Counterpart("speculation.drafter", "`dspark`"),
+    "DEEPINFER_ENABLE_MTP_VARLEN": Counterpart("speculation.budget", "`adaptive`"),
+    "DEEPINFER_MAX_BACKTRACKING_TOKENS": _none("follows from `speculation.num_draft_tokens`"),
+    "DEEPINFER_DFLASH_CONFIDENCE_HEAD_TEMPERATURE": Counterpart(
+        "speculation.calibration", "a file, fitted by `di bench spec --save-calibration`"
+    ),
     "DEEPINFER_ENGRAM_PAD_TOKEN": _none(_LOADED),
     "DEEPINFER_ENGRAM_FORCE_GPU_STORAGE": _none("tables live with the weights"),
     "DEEPINFER_SAMPLER_FORCE_TOPK": _none("`top_k` of `SamplingParams`"),
@@ -96,8 +97,10 @@ DEEPINFER_VARIABLES: dict[str, Counterpart] = {
     "DEEPINFER_CUDAGRAPH_BATCH_SIZE_INTERVAL": _none(_GRAPHS),
     "DEEPINFER_DFLASH_ENFORCE_EAGER": _none(_GRAPHS),
     "DEEPINFER_DFLASH_CUDAGRAPH_BATCH_SIZE_INTERVAL": _none(_GRAPHS),
-    "DEEPINFER_DECODE_PERF_CACHE_DIR": _none(_SPECULATION),
-    "DEEPINFER_DECODE_PERF_CACHE_TTL_SEC": _none(_SPECULATION),
+    "DEEPINFER_DECODE_PERF_CACHE_DIR": Counterpart("speculation.latency_dir"),
+    "DEEPINFER_DECODE_PERF_CACHE_TTL_SEC": _none(
+        "seven days; everything a time depends on is in the key"
+    ),
     "DEEPINFER_NUM_STATE_SLOTS_RATIO": Counterpart("cache.state_slot_ratio"),
     "DEEPINFER_PREFILL_STORE_EXTRA_STATE": _none("no key-value store yet"),
     "DEEPINFER_PREFILL_STORE_EXTRA_SIZE": _none("no key-value store yet"),

@@ -19,6 +19,7 @@ from di_engine.core.step_timer import Span, StepTimer
 from di_engine.errors import CapacityError, InvalidRequestError, ModelExecutionError
 from di_engine.runner.model_runner import LaunchedStep, ModelRunner, SampledStep, StepResult
 from di_engine.runner.request import EngineRequest, RequestEvent
+from di_engine.runner.speculation import Speculation
 from di_scheduler import CapacityError as SchedulerCapacityError
 from di_scheduler import Request as SchedulerRequest
 from di_scheduler import Scheduler, SchedulerError, StepPlan, StepUpdate
@@ -91,6 +92,11 @@ class Engine:
     def scheduler(self) -> Scheduler:
         """The scheduler, for statistics and integrity checks."""
         return self._scheduler
+
+    @property
+    def speculation(self) -> Speculation | None:
+        """Drafts and verification, with their figures; None without."""
+        return self._runner.speculation
 
     def add(self, request: EngineRequest) -> None:
         """Accepts a request, or refuses it at once.
@@ -207,8 +213,8 @@ class Engine:
                 self._scheduler.finish(request_id, "error", message)
             update = self._scheduler.commit(plan, result.outcome)
             self._open.popleft()
-            if result.verification is not None and self._runner.speculation is not None:
-                self._runner.speculation.book(result.verification, update, plan.num_rows)
+            if result.verification is not None and self.speculation is not None:
+                self.speculation.book(result.verification, update, plan.num_rows)
             events = self._events(update, result)
         self.timer.count_step(plan.num_tokens)
         return events

@@ -31,7 +31,9 @@ from di_spec import (
     NgramDrafter,
 )
 
-__all__ = ["DraftSource", "build_speculation", "overlaps"]
+logger = logging.getLogger(__name__)
+
+__all__ = ["DraftSource", "build_speculation", "drafter_name", "overlaps"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,12 @@ class DraftSource:
 
     wrap: Callable[[DeviceDrafter], DeviceDrafter] | None = None
     row_budget: RowBudget | None = None
+
+
+def drafter_name(config: EngineConfig) -> str:
+    """What a calibration of the configured drafter is saved under."""
+    revision = f" at {config.model.revision}" if config.model.revision else ""
+    return f"{config.speculation.drafter} of {config.model.path}{revision}"
 
 
 def overlaps(config: EngineConfig) -> bool:
@@ -120,7 +128,7 @@ def _calibrator(config: EngineConfig) -> ConfidenceCalibrator | None:
         return None
     try:
         calibrator = ConfidenceCalibrator.load(
-            section.calibration, section.drafter, section.verification
+            section.calibration, drafter_name(config), section.verification
         )
     except CalibrationError as error:
         raise ConfigError(f"`speculation.calibration`: {error}") from error
@@ -174,6 +182,3 @@ def _latency_table(
         except OSError as error:
             logger.warning("the latency table is not kept: %s", error)
     return table
-
-
-logger = logging.getLogger(__name__)

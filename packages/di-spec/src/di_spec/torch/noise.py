@@ -82,11 +82,11 @@ def row_bits(
     position: NDArray[np.uint64] | Tensor,
     num_lanes: int,
     device: torch.device,
-    offset: NDArray[np.int64] | int = 0,
+    offset: NDArray[np.int64] | Tensor | int = 0,
 ) -> Tensor:
     """`counter_bits` of lanes 0 .. num_lanes - 1, one Philox call for four lanes.
 
-    Positions may be an int64 tensor on `device`, which is then not waited for.
+    Positions and offsets may be int64 tensors on `device`, which is then not waited for.
 
     Returns:
         int64 [rows, num_lanes] (uint32 on the CPU) on `device`.
@@ -94,6 +94,8 @@ def row_bits(
     if device.type == "cpu":
         if isinstance(position, Tensor):
             position = position.numpy().view(np.uint64)
+        if isinstance(offset, Tensor):
+            offset = offset.numpy()
         bits = philox.row_bits(seed, stream, position, num_lanes, np.asarray(offset))
         return torch.from_numpy(bits)
     blocks = torch.arange((num_lanes + 3) // 4, device=device).unsqueeze(0)
@@ -153,14 +155,17 @@ def _inputs(
     stream: Stream,
     position: NDArray[np.uint64] | Tensor,
     block: Tensor,
-    offset: NDArray[np.int64] | int,
+    offset: NDArray[np.int64] | Tensor | int,
 ) -> tuple[Words, tuple[Tensor, Tensor]]:
     def column(values: NDArray[np.uint64]) -> Tensor:
         return to_device(values.view(np.int64).copy(), block.device).unsqueeze(1)
 
     seeds = column(seed)
     positions = position.unsqueeze(1) if isinstance(position, Tensor) else column(position)
-    rows = np.broadcast_to(np.asarray(offset, np.uint64), seed.shape)
-    purpose = column(rows | np.uint64(int(stream) << 24))
+    if isinstance(offset, Tensor):
+        purpose = offset.unsqueeze(1) | (int(stream) << 24)
+    else:
+        rows = np.broadcast_to(np.asarray(offset, np.uint64), seed.shape)
+        purpose = column(rows | np.uint64(int(stream) << 24))
     counter = (block, purpose, positions & _LOW, (positions >> 32) & _LOW)
     return counter, (seeds & _LOW, (seeds >> 32) & _LOW)

@@ -247,7 +247,7 @@ def gumbel_argmax(
     seed: NDArray[np.uint64],
     stream: Stream,
     position: NDArray[np.uint64] | Tensor,
-    offset: NDArray[np.int64] | int = 0,
+    offset: NDArray[np.int64] | Tensor | int = 0,
 ) -> Tensor:
     """Draws one token per row by Gumbel-max: the tokens of `di_spec.sampling.draw`.
 
@@ -256,7 +256,7 @@ def gumbel_argmax(
         seed: Seeds, uint64 [rows], host.
         stream: Purpose of the draw.
         position: Positions, uint64 [rows] on the host, or int64 [rows] where the weights are.
-        offset: Offset inside the draft block, [rows] or one number.
+        offset: Offset inside the draft block, one number or [rows], likewise.
     """
     bits = noise.row_bits(seed, stream, position, log_weights.shape[1], log_weights.device, offset)
     exponential = (1.0 - (bits.to(torch.float64) + 0.5) * 2.0**-32).log_().neg_()

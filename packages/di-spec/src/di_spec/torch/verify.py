@@ -1,8 +1,7 @@
 """Verification on tensors. Rules and randomness are those of `di_spec.verify`, which explains them.
 
-`coupled` and `greedy` run without waiting for the device. `ratio` and `block` wait once, for the
-numbers of accepted drafts, because the last token of each request comes from the target or from a
-residual and only the host knows the keys of the noise.
+Nothing waits for the device: the position of the last token of each request depends on how many
+drafts were accepted, and the noise takes it from there.
 """
 
 from dataclasses import dataclass, replace
@@ -278,19 +277,13 @@ def _finish(
     log_weights = log_p[rows.index.gather(1, accepted.unsqueeze(1)).squeeze(1)]
     residual = (scale.unsqueeze(1) * log_weights.exp() - q.dense(accepted)).clamp(min=0)
     is_residual = (accepted < num_usable) & (residual.sum(1) >= RESIDUAL_FLOOR)
-    host_accepted, host_residual = accepted.cpu().numpy(), is_residual.cpu().numpy()
+    place = accepted + to_device(params.position[rows.first].view(np.int64), accepted.device)
     seed = params.seed[rows.first]
-    position = params.position[rows.first] + host_accepted.astype(np.uint64)
-    final = torch.full_like(accepted, -1)
-    for stream, chosen, offset in (
-        (Stream.TARGET, np.flatnonzero(~host_residual), None),
-        (Stream.RESIDUAL, np.flatnonzero(host_residual), host_accepted),
-    ):
-        if not len(chosen):
-            continue
-        part = to_device(chosen, accepted.device)
-        weights = log_weights[part] if offset is None else residual[part].log()
-        weights = weights.masked_fill(weights.isneginf().all(1, keepdim=True), 0.0)
-        keys = seed[chosen], stream, position[chosen]
-        final[part] = gumbel_argmax(weights, *keys, 0 if offset is None else offset[chosen])
-    return final
+    fresh = gumbel_argmax(_drawable(log_weights), seed, Stream.TARGET, place)
+    rest = gumbel_argmax(_drawable(residual.log()), seed, Stream.RESIDUAL, place, accepted)
+    return torch.where(is_residual, rest, fresh)
+
+
+def _drawable(log_weights: Tensor) -> Tensor:
+    """The weights, or any others in rows that nobody will draw from."""
+    return log_weights.masked_fill(log_weights.isneginf().all(1, keepdim=True), 0.0)
