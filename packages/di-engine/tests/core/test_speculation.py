@@ -1,6 +1,7 @@
 """Speculation changes no token: with a model that counts, whatever is drafted and verified."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from di_engine import EngineConfig
+from di_engine.core.assembly import assemble
 from di_engine.core.metrics import prometheus_collector
+from di_engine.core.speculation_parts import DraftSource
 from di_engine.errors import InvalidRequestError
 from di_engine.runner.drafting import DraftInputs, Drafts
 from di_engine.runner.request import EngineRequest
@@ -181,6 +185,26 @@ def test_a_tight_budget_verifies_less_and_says_the_same() -> None:
     assert counting.runner.speculation is not None
     figures = counting.runner.speculation.metrics
     assert figures.num_verified < figures.num_proposed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["coupled", "block"])
+def test_nothing_waits_for_the_device(mode: VerifyMode) -> None:
+    """Of launching, verifying and drafting with the real blocks; every kind of parameter."""
+    config = EngineConfig.from_flat(
+        model="tiny",
+        device="cpu",
+        drafter="dspark",
+        num_draft_tokens=3,
+        verification=mode,
+        max_running=3,
+        max_model_len=128,
+        forbid_host_syncs=True,
+    )
+    parts = assemble(config, draft_source=DraftSource(row_budget=RandomRows(2)))
+    mix = random_mix(4, vocab_size=3840, num_requests=2, max_tokens=4, ignores_eos=True)
+    got = run_mix(parts.engine, [replace(arrival, at_step=0) for arrival in mix])
+    assert [one.reason for one in got.values()] == ["length"] * 2
 
 
 def test_bad_logits_fail_at_the_same_token() -> None:

@@ -14,7 +14,7 @@ from di_engine.llm.llm import LLM, ParamsLike
 __all__ = ["Difference", "check_determinism", "describe"]
 
 _REBUILT: dict[str, dict[str, Any]] = {
-    "re-chunked": {"max_tokens_per_step": 32, "max_running": 32},
+    "re-chunked": {"max_tokens_per_step": 32, "max_running": 4},
     "synchronous": {"overlap": False},
 }
 """Runs that need an engine of their own, and what is different in it."""

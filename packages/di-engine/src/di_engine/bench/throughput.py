@@ -60,7 +60,7 @@ class _Repetition:
 def bench_decode(
     parts: EngineParts, settings: BenchSettings, trace: StepTrace | None = None
 ) -> dict[str, Any]:
-    """Measures decode steps: every request makes one token in each.
+    """Measures decode steps: every request makes one token in each, or more with drafts.
 
     The prompts are computed before the clock starts.
 
@@ -72,7 +72,8 @@ def bench_decode(
     Raises:
         InvalidRequestError: If prompt and steps exceed the model's length.
     """
-    num_new = settings.num_warmup + settings.num_steps * settings.num_repeats + 2
+    num_steps = settings.num_warmup + settings.num_steps * settings.num_repeats + 2
+    num_new = num_steps * (1 + (parts.config.speculation.num_draft_tokens or 0))
     _check_length(parts, settings.prompt_len + num_new, settings.batch_size)
     engine = _timed_engine(parts, trace)
     started = _add_requests(parts, settings, max_tokens=num_new, tag="decode")
