@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from di_engine.cli import bench  # noqa: F401  # registers the commands
+from di_engine.cli import bench, bench_structured  # noqa: F401  # register the commands
 from di_engine.cli.app import app, main
 
 RUNNER = CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1"})
@@ -103,3 +103,23 @@ def test_agents_compute_less_with_snapshots() -> None:
     computed = {mode: line["computed_tokens"] for mode, line in by_mode.items()}
     assert computed["snapshots"] < computed["exact replay"] < computed["off"]
     assert len({line["prompt_tokens"] for line in by_mode.values()}) == 1
+
+
+@pytest.mark.slow
+def test_structured_compares_turns_with_and_without_a_compile(tmp_path: Path) -> None:
+    file = tmp_path / "trace.json"
+    arguments = ["--compile-s", "0.05", "--num-rounds", "1", "--output-len", "2", "--quiet"]
+    engine = ["--max-running", "2", "--max-model-len", "256"]
+    result = RUNNER.invoke(
+        app, ["bench", "structured", *arguments, *engine, "--json", "--trace", str(file)]
+    )
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    assert report["compile_alone_s"] >= 0.05
+    assert len(report["compile_beside_requests_s"]) == 1
+    for turn in (report["quiet"], report["compiling"]):
+        first = turn["time_to_first_token_ms"]
+        assert turn["requests"] > 0
+        assert 0 < first["min"] <= first["median"] <= first["max"]
+    names = {event["name"] for event in json.loads(file.read_text())["traceEvents"]}
+    assert {"slow grammar", "launch", "sample"} <= names

@@ -158,7 +158,7 @@ def test_a_request_waits_for_its_grammar_while_others_run() -> None:
     now = [0.0]
     engine = start(clock=lambda: now[0])
     slow = OutputSchema.regex("[0-9]{3}")
-    future = engine.requests._grammars.hold(slow)  # type: ignore[attr-defined]
+    future = engine.requests.grammars.hold(slow)  # type: ignore[attr-defined]
     waiting = engine.requests.submit("a", wild(slow), 0)
     running = engine.requests.submit("a", SamplingParams(max_tokens=3), 1)
     for _ in range(6):
@@ -182,7 +182,7 @@ def test_a_request_waits_for_its_grammar_while_others_run() -> None:
 def test_a_failed_or_cancelled_compile_ends_its_request_alone() -> None:
     engine = start()
     schemas = [OutputSchema.regex(f"[0-9]{{{n}}}") for n in (3, 4, 5)]
-    held = [engine.requests._grammars.hold(s) for s in schemas]  # type: ignore[attr-defined]
+    held = [engine.requests.grammars.hold(s) for s in schemas]  # type: ignore[attr-defined]
     states = [engine.requests.submit("a", wild(s, n=2), i) for i, s in enumerate(schemas)]
     held[0].set_exception(CompileTimeoutError("took longer than 20 s"))
     engine.requests.abort([states[1]])

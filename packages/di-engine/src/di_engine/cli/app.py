@@ -52,7 +52,14 @@ def set_up(
 def main() -> None:
     """Runs the command line and leaves with its exit code."""
     # The commands register themselves with `app`.
-    from di_engine.cli import bench, bench_speculation, doctor, generate, inspect  # noqa: F401
+    from di_engine.cli import (  # noqa: F401
+        bench,
+        bench_speculation,
+        bench_structured,
+        doctor,
+        generate,
+        inspect,
+    )
 
     try:
         app()

@@ -21,7 +21,7 @@ __all__ = ["DeviceSpan", "StepTrace"]
 
 DeviceSpan = Literal["forward", "sampling"]
 
-_HOST, _DEVICE = 1, 2
+_HOST, _DEVICE, _COMPILE = 1, 2, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,10 @@ class StepTrace:
         """Takes what the device did, on the same clock."""
         self._records.append(_Record(_DEVICE, span, step_id, begin_s, end_s))
 
+    def compile_span(self, name: str, begin_s: float, end_s: float) -> None:
+        """Takes what was compiled beside the steps, on the same clock."""
+        self._records.append(_Record(_COMPILE, name, 0, begin_s, end_s))
+
     def clear(self) -> None:
         """Forgets every span."""
         self._records.clear()
@@ -55,7 +59,7 @@ class StepTrace:
     def write(self, path: str | Path) -> None:
         """Writes a file that Chrome's and Perfetto's trace viewers read."""
         start = min((record.begin_s for record in self._records), default=0.0)
-        names = {_HOST: "host", _DEVICE: "device"}
+        names = {_HOST: "host", _DEVICE: "device", _COMPILE: "grammar"}
         events: list[dict[str, Any]] = [
             {"ph": "M", "pid": 1, "tid": track, "name": "thread_name", "args": {"name": name}}
             for track, name in names.items()

@@ -93,8 +93,9 @@ class RequestManager:
         self._metrics = metrics or EngineMetrics()
         self._numbers = itertools.count()
         self._running: dict[str, tuple[RequestState, int]] = {}
-        self._grammars = grammars or Grammars(None)
-        self._compiling = CompilingRequests(self._grammars)
+        self.grammars = grammars or Grammars(None)
+        """Compiles what requests ask of their output."""
+        self._compiling = CompilingRequests(self.grammars)
         self._ended: list[tuple[RequestState, StreamDelta]] = []
         """Deltas of requests that ended before they entered the core."""
 
@@ -115,7 +116,7 @@ class RequestManager:
 
     def start_grammars(self) -> None:
         """Starts what compiles grammars ahead of the first request that needs it."""
-        self._grammars.start()
+        self.grammars.start()
 
     def on_grammar_ready(self, call: Callable[[], None]) -> None:
         """Has `call` called, in any thread, when a grammar is ready and `step` has work again."""
@@ -127,7 +128,7 @@ class RequestManager:
 
     def close(self) -> None:
         """Ends the processes that compile; the last thing to call."""
-        self._grammars.close()
+        self.grammars.close()
 
     def submit(
         self, prompt: Any, params: SamplingParams | Mapping[str, Any] | None, request_index: int
@@ -169,7 +170,7 @@ class RequestManager:
                 )
             schema = None
             if checked.output_schema is not None:
-                schema = self._grammars.schema(checked.output_schema, prepared.token_ids)
+                schema = self.grammars.schema(checked.output_schema, prepared.token_ids)
         except EngineError as error:
             state = RequestState(
                 request_index, request_id, prepared, SamplingParams(), None, metrics

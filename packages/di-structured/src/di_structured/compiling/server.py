@@ -245,6 +245,16 @@ def _forbid_core_dump() -> None:
         ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
+def _yield_to_other_sessions(niceness: int) -> None:
+    """Makes the server's whole session nice.
+
+    Where the kernel groups processes by session, as desktops and many servers do, the nice values
+    of the workers count among themselves alone, see sched(7).
+    """
+    with contextlib.suppress(OSError), open("/proc/self/autogroup", "w") as file:
+        file.write(str(niceness))
+
+
 def _warnings(report: IO[bytes]) -> list[str]:
     report.seek(0)
     lines = report.read(MAX_REPORT_BYTES).decode(errors="replace").splitlines()
@@ -261,6 +271,7 @@ def main() -> None:
     _, vocabulary, limits = control.recv()
     for view in VIEWS:
         vocabulary.tokenizer_info(view)
+    _yield_to_other_sessions(limits.niceness)
     for crash in (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT):
         signal.signal(crash, signal.SIG_DFL)  # libraries install handlers that do not end a worker
     with contextlib.suppress(BrokenPipeError):  # the engine left while xgrammar was loading
