@@ -51,6 +51,24 @@ def test_text_is_generated_until_max_tokens() -> None:
     assert len(deltas) == 5
 
 
+def test_priorities_decide_who_starts_and_salts_who_shares() -> None:
+    engine = CountingEngine(max_running=1, prefix_cache=True)
+    prompt = [50] * 200
+    params = [
+        greedy(priority=1),
+        greedy(cache_salt="b"),
+        greedy(priority=-1, cache_salt="a"),
+        greedy(priority=2, cache_salt="a"),
+    ]
+    states = [engine.requests.submit(prompt, one, i) for i, one in enumerate(params)]
+    ended: list[int] = []
+    while engine.requests.has_unfinished:
+        deltas = engine.requests.step()
+        ended += [delta.request_index for _, delta in deltas if delta.ends_request]
+    assert ended == [2, 1, 0, 3]
+    assert [state.metrics.num_cached_tokens for state in states] == [0, 0, 0, 128]
+
+
 BAD: list[tuple[Any, Any, str]] = [
     ("", None, "the prompt is empty"),
     ([], None, "the prompt is empty"),

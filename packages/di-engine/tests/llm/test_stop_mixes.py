@@ -99,7 +99,7 @@ def test_texts_do_not_depend_on_how_steps_run(
             SlotState(config.state_slots, num_drafts, torch.device("cpu")),
             num_draft_tokens=num_drafts,
             mode="coupled",
-            drafter=ForcedDrafter(answers, num_drafts, VOCAB, lambda position: position % 3 != 0),
+            drafter=ForcedDrafter(answers, num_drafts, VOCAB, lambda _, place: place % 3 != 0),
         )
 
     drafting = CountingEngine(
@@ -121,7 +121,7 @@ def test_a_stop_string_is_met_in_the_middle_of_accepted_drafts() -> None:
             SlotState(config.state_slots, 5, torch.device("cpu")),
             num_draft_tokens=5,
             mode="coupled",
-            drafter=ForcedDrafter({"0": answer}, 5, VOCAB, lambda position: True),
+            drafter=ForcedDrafter({"0": answer}, 5, VOCAB, lambda _, place: True),
         )
 
     counting = CountingEngine(

@@ -123,6 +123,11 @@ class SchedulerSection(_Section):
     policy: Literal["mixed", "prefill_first", "decode_first"] = Field(
         default="mixed", description="which rows a step takes first"
     )
+    priority_aging: int = Field(
+        default=0,
+        ge=0,
+        description="steps of waiting that make up for one level of priority; 0 is never",
+    )
     preemption: Literal["recompute", "abort"] = Field(
         default="recompute", description="what happens to a request when blocks run out"
     )

@@ -241,6 +241,7 @@ def _scheduler_config(
         chunked_prefill=scheduler.chunked_prefill,
         policy=scheduler.policy,
         preemption=scheduler.preemption,
+        priority_aging=scheduler.priority_aging,
         eos_token_ids=(model_config.eos_token_id,),
         vocab_size=model_config.vocab_size,
         prefix_cache=cache.prefix_cache,

@@ -283,6 +283,8 @@ class RequestManager:
                         min_tokens=int(params.min_tokens),
                         stop_token_ids=stop_token_ids,
                         ignore_eos=params.ignore_eos,
+                        priority=int(params.priority),
+                        cache_salt=params.cache_salt.encode(),
                         logprobs=LogprobsSpec(
                             params.logprobs,
                             params.prompt_logprobs if index == 0 else None,

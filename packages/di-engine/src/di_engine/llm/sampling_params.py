@@ -73,6 +73,9 @@ class SamplingParams:
             The text may end, by end-of-sequence or a stop token, exactly when it is complete; one
             that is cut by `max_tokens` or a `stop` string is the beginning of a valid one. With
             `ignore_eos`, what follows the end is free. None for no constraint.
+        priority: Requests with a lower number start first, and are the last to lose their cache
+            blocks; see `scheduler.priority_aging`.
+        cache_salt: Cached prefixes are shared among requests of the same salt.
     """
 
     n: int = 1
@@ -99,6 +102,8 @@ class SamplingParams:
     skip_special_tokens: bool = True
     detokenize: bool = True
     output_schema: OutputSchema | Mapping[str, Any] | None = None
+    priority: int = 0
+    cache_salt: str = ""
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> SamplingParams:
@@ -309,4 +314,6 @@ _RULES: dict[str, _Rule] = {
         "None, a `di_structured.OutputSchema` or a mapping with `schema_type` and `schema`",
         _optional(is_output_schema),
     ),
+    "priority": ("a whole number from -2147483648 to 2147483647", _int_in(-_MAX_COUNT - 1)),
+    "cache_salt": ("a string", lambda value: isinstance(value, str)),
 }
