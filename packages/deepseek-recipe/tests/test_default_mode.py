@@ -94,6 +94,8 @@ def test_any_requires_a_call() -> None:
 def test_parallel_calls_are_handed_over(protocol: str, member: dict[str, Any]) -> None:
     request = convert(protocol, {**BODIES[protocol], **member})
     assert request.inference_options.parallel_tool_calls is False
+    if protocol == "responses":
+        assert run("Ten.", protocol, request=request).response["parallel_tool_calls"] is False
 
 
 def test_output_format_of_messages() -> None:

@@ -78,6 +78,23 @@ def test_one_processor_in_many_threads_stays_consistent() -> None:
     processor.close()
 
 
+def test_a_store_in_many_threads_keeps_the_newest() -> None:
+    store = recipe.InMemoryResponseStore(max_responses=2)
+    options = recipe.ConversionOptions()
+    response = recipe.ResponsesResponse("id", "m", 0, 0, 0)
+
+    def work(index: int) -> None:
+        for turn in range(20):
+            given = {"model": MODEL, "input": f"{index} {turn}"}
+            request = recipe.ResponsesRequest(given).convert(options, store)
+            store.save(f"{index}-{turn}", request, response)
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        list(pool.map(work, range(THREADS)))
+    names = [f"{index}-{turn}" for index in range(THREADS) for turn in range(20)]
+    assert sum(store.load(name) is not None for name in names) == 2
+
+
 def runs_beside(work: Callable[[], object]) -> int:
     """How often another thread of Python ran while `work` ran once, on the other side of the lock."""
     ticks = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from typing import Any, Protocol
 
 from deepseek_recipe._recipe import ConversationRequest, ResponsesResponse
@@ -23,16 +24,18 @@ class ResponseStore(Protocol):
 class InMemoryResponseStore:
     """A store that lives as long as the process, for tests and single-process services.
 
-    It keeps the newest `max_responses` responses.
+    It keeps the newest `max_responses` responses. Any number of threads may use it.
     """
 
     def __init__(self, max_responses: int = 1024) -> None:
         self._items: dict[str, list[Item]] = {}
         self._max_responses = max_responses
+        self._lock = threading.Lock()
 
     def load(self, response_id: str) -> list[Item] | None:
         """Return the stored items of a response, or `None`."""
-        return self._items.get(response_id)
+        with self._lock:
+            return self._items.get(response_id)
 
     def save(
         self, response_id: str, request: ConversationRequest, response: ResponsesResponse
@@ -45,7 +48,9 @@ class InMemoryResponseStore:
         history = request.history_json()
         if history is None:
             return
-        self._items.pop(response_id, None)
-        self._items[response_id] = json.loads(history) + json.loads(response.output_json())
-        while len(self._items) > self._max_responses:
-            del self._items[next(iter(self._items))]
+        items = json.loads(history) + json.loads(response.output_json())
+        with self._lock:
+            self._items.pop(response_id, None)
+            self._items[response_id] = items
+            while len(self._items) > self._max_responses:
+                del self._items[next(iter(self._items))]

@@ -92,9 +92,13 @@ impl Body {
         write_string(out, model);
         out.push_str(",\"moderation\":null,\"output\":");
         json::list(out, &self.output, |out, item| out.push_str(item));
-        out.push_str(
-            ",\"parallel_tool_calls\":true,\"presence_penalty\":0.0,\"previous_response_id\":",
-        );
+        out.push_str(",\"parallel_tool_calls\":");
+        out.push_str(if state.parallel_tool_calls {
+            "true"
+        } else {
+            "false"
+        });
+        out.push_str(",\"presence_penalty\":0.0,\"previous_response_id\":");
         json::optional_string(out, state.previous_response_id.as_deref());
         out.push_str(",\"prompt_cache_key\":null,\"prompt_cache_retention\":null,\"reasoning\":");
         out.push_str(&state.reasoning);

@@ -139,6 +139,7 @@ impl ResponsesRequest {
             response_format: format.format,
         };
         let parallel = self.parallel_tool_calls.filter(|_| !official);
+        state.parallel_tool_calls = parallel.unwrap_or(true);
         let constraint = common::output_constraint(format.constraint, &conversation, parallel)?;
         let sampling = self.sampling(thinking, options)?;
         let mut inference = common::inference_options(&sampling, &conversation, version);

@@ -55,6 +55,8 @@ pub struct ResponsesState {
     pub(crate) tool_choice: String,
     /// `tools` as JSON
     pub(crate) tools: String,
+    /// `parallel_tool_calls`
+    pub(crate) parallel_tool_calls: bool,
     /// `previous_response_id`, only when a store supplied its context
     pub(crate) previous_response_id: Option<String>,
     /// Input with its history, if the caller's store is to keep the response.
@@ -71,6 +73,7 @@ impl Default for ResponsesState {
             text: "{\"format\":{\"type\":\"text\"},\"verbosity\":null}".to_owned(),
             tool_choice: "\"auto\"".to_owned(),
             tools: "[]".to_owned(),
+            parallel_tool_calls: true,
             previous_response_id: None,
             history: None,
         }
