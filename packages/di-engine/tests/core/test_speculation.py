@@ -187,6 +187,22 @@ def test_a_tight_budget_verifies_less_and_says_the_same() -> None:
     assert figures.num_verified < figures.num_proposed
 
 
+@pytest.mark.parametrize(("stop_id", "is_worthless"), [(13, True), (50, False)])
+def test_no_row_is_spent_behind_a_stop_id(stop_id: int, is_worthless: bool) -> None:
+    counting = CountingEngine(
+        speculate=forced({"r": list(range(11, 41))}, 5, "right"),
+        num_draft_tokens=5,
+        drafts_after_prefill=True,
+    )
+    stopping = replace(request(stop_token_ids=(stop_id,)), stop_token_ids=(stop_id,), max_tokens=5)
+    counting.engine.add(stopping)
+    while counting.engine.has_work:
+        counting.engine.step()
+    assert counting.engine.speculation is not None
+    survival = counting.engine.speculation.slots.survival[1]
+    assert bool((survival == 0).all()) == is_worthless
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["coupled", "block"])
 def test_nothing_waits_for_the_device(mode: VerifyMode) -> None:

@@ -28,6 +28,7 @@ from di_engine.runner.slot_state import SlotState
 from di_engine.runner.step_inputs import make_earlier_step, upload
 from di_scheduler import StepPlan, StepUpdate
 from di_spec import (
+    NO_DRAFT,
     BudgetPlanner,
     ConfidenceCalibrator,
     DraftContext,
@@ -242,6 +243,7 @@ class Speculation:
                 )
             )
             survival = self._survival(drafts.confidence)
+            survival *= ~self._ends(requests, token_ids, num_emitted)[:, None]
             all_drafts.index_copy_(0, rows, drafts.token_ids)
             all_survival.index_copy_(0, rows, survival)
             self._keep_law(slots[rows], drafts.q_logprobs)
@@ -251,6 +253,24 @@ class Speculation:
         return HostDrafts(
             copy_to_host(drafts.token_ids), copy_to_host(survival), copy_to_host(drafts.confidence)
         )
+
+    def _ends(
+        self, requests: Sequence[RunningRequest], token_ids: Tensor, num_emitted: Tensor
+    ) -> Tensor:
+        """Whether a request has emitted a stop id, bool [R]: its drafts are not worth rows.
+
+        The host learns of the end one step late. A minimum length or a stop id that counts as text
+        costs a step its drafts at most.
+        """
+        stops = [running.request.sampling.stop_token_ids for running in requests]
+        table = np.full((len(stops), max(map(len, stops))), NO_DRAFT, np.int64)
+        for row, ids in zip(table, stops, strict=True):
+            row[: len(ids)] = ids
+        is_emitted = (
+            torch.arange(token_ids.shape[1], device=token_ids.device) < num_emitted[:, None]
+        )
+        is_stop = (token_ids[:, :, None] == upload(table, token_ids.device)[:, None]).any(2)
+        return (is_stop & is_emitted).any(1)
 
     def _survival(self, confidence: Tensor) -> Tensor:
         scaled = (confidence.double() / self._temperatures).clamp(-60.0, 60.0)
