@@ -156,7 +156,7 @@ def main(
     num_blocks: Annotated[int, typer.Option(min=9, help="Blocks of the batched runs.")] = 40,
     draft_lengths: Annotated[str, typer.Option(help="Draft lengths, with commas.")] = "0,1,2,3,4,5",
     arithmetic: Annotated[str, typer.Option(help="float32 or native.")] = "float32",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per run.")] = False,
 ) -> None:
     """Compare outputs with and without speculation, token for token."""
     mix = make_mix(batch, num_tokens, 3840, prompt_len)
@@ -167,7 +167,7 @@ def main(
     answers: dict[str, Sequence[int]] = {
         request_id: got.token_ids for request_id, got in want.items()
     }
-    runs = []
+    num_runs = num_failed = 0
     for num_drafts in map(int, draft_lengths.split(",")):
         for name, size, blocks, mixes in (
             (f"{batch} together, {num_drafts} drafts", batch, num_blocks, [mix]),
@@ -187,14 +187,14 @@ def main(
                 f"{name}: {report['num_tokens']} tokens, {len(report['differences'])} requests "
                 f"differ, {report['seconds']:.0f} s"
             )
-            runs.append(report)
-    failed = [run for run in runs if run["differences"]]
-    result = {"arithmetic": arithmetic, "runs": runs, "num_failed_runs": len(failed)}
-    if as_json:
-        sys.stdout.write(json.dumps(result, indent=1) + "\n")
-    else:
-        Console().print(f"{len(runs)} runs, {len(failed)} with a different token")
-    if failed:
+            num_runs += 1
+            num_failed += bool(report["differences"])
+            if as_json:
+                sys.stdout.write(json.dumps({"arithmetic": arithmetic} | report) + "\n")
+                sys.stdout.flush()
+    if not as_json:
+        Console().print(f"{num_runs} runs, {num_failed} with a different token")
+    if num_failed:
         raise typer.Exit(1)
 
 
