@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -14,6 +15,9 @@ from di_engine.model.drafter import DraftingModel
 from di_spec import BudgetPlanner, LatencyTable, split_budget
 
 __all__ = ["AdaptiveRows", "measure_latency"]
+
+_LONG_PASS_S = 0.1
+"""A pass that takes longer is the last that is measured."""
 
 
 class AdaptiveRows:
@@ -51,11 +55,13 @@ def measure_latency(
     num_draft_tokens: int,
     ngram_size: int,
     synchronize: Callable[[], None],
+    clock: Callable[[], float] = time.perf_counter,
 ) -> LatencyTable:
     """Times forward passes of 1 to `max_running * (K + 1)` decode rows.
 
     Placeholder requests without context are run, so what context costs is left to the correction
-    at run time. Writes the reserved block 0 and state slots, so no request may run meanwhile.
+    at run time. Where a pass takes long (a CPU), larger ones are not run: the line through the last
+    two goes on. Writes the reserved block 0 and state slots, so no request may run meanwhile.
 
     Args:
         model: Forward pass and projection.
@@ -64,6 +70,7 @@ def measure_latency(
         num_draft_tokens: Most drafts of one of them, `K`.
         ngram_size: As for `StepBatch.build`.
         synchronize: Waits for the device.
+        clock: Seconds.
     """
     rows_each = num_draft_tokens + 1
 
@@ -82,8 +89,31 @@ def measure_latency(
         model.logits(model.forward(batch, cache))
         synchronize()
 
-    counts = _measured_rows(max_running * rows_each)
-    return LatencyTable.measure(counts, run, interpolation="linear")
+    most = max_running * rows_each
+    counts = _affordable(_measured_rows(most), run, clock)
+    return _prolonged(LatencyTable.measure(counts, run, interpolation="linear", clock=clock), most)
+
+
+def _affordable(
+    counts: list[int], run: Callable[[int], None], clock: Callable[[], float]
+) -> list[int]:
+    """The row counts up to the first whose pass is long, two at least."""
+    for place, count in enumerate(counts):
+        run(count)
+        begin_s = clock()
+        run(count)
+        if clock() - begin_s > _LONG_PASS_S and place > 0:
+            return counts[: place + 1]
+    return counts
+
+
+def _prolonged(table: LatencyTable, most: int) -> LatencyTable:
+    """The table with the line through its last two entries drawn on to `most` rows."""
+    if table.max_rows == most or len(table.rows) < 2:
+        return table
+    (r0, r1), (s0, s1) = table.rows[-2:], table.seconds[-2:]
+    end_s = s1 + max(0.0, (s1 - s0) / (r1 - r0)) * (most - r1)
+    return LatencyTable((*table.rows, most), (*table.seconds, end_s), "linear")
 
 
 def _measured_rows(most: int) -> list[int]:
