@@ -1,5 +1,6 @@
 """Schemas as data, and the adapter for DeepInfer's dictionaries."""
 
+import contextlib
 import pickle
 
 import hypothesis.strategies as st
@@ -123,3 +124,45 @@ def test_so_args_are_read(so_args, expected):
 def test_wrong_so_args_are_refused(change, words):
     with pytest.raises(InvalidSchemaError, match=words):
         schema_from_so_args({"schema_type": "regex", "schema": "a", **change})
+
+
+KEYWORDS = [
+    *("type", "enum", "const", "anyOf", "oneOf", "allOf", "$ref", "properties", "required"),
+    *("additionalProperties", "patternProperties", "propertyNames", "minProperties", "items"),
+    *("prefixItems", "minItems", "maxItems", "uniqueItems", "minLength", "maxLength", "pattern"),
+    *("format", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "not"),
+    *("$defs", "$id", "nullable", "unevaluatedItems", "unevaluatedProperties", "x", "a"),
+]
+junk = st.recursive(
+    st.one_of(
+        st.sampled_from([None, True, 10**400, -(2**63), "string", "integer", "object", "array"]),
+        st.sampled_from(["#", "#/a", "#/$defs/a", "date", "", ".*", "("]),
+        st.integers(-3, 3),
+        st.floats(allow_nan=False, allow_infinity=False),
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.sampled_from(KEYWORDS), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@pytest.mark.slow
+@settings(max_examples=300, deadline=None)
+@given(value=junk, strict=st.booleans())
+def test_whatever_comes_is_a_schema_or_refused(value, strict):
+    tag = {"type": "json_schema", "json_schema": value}
+    for make in (
+        lambda: OutputSchema.json_schema(value, strict=strict),
+        lambda: OutputSchema.structural_tag(tag, strict=strict),
+        lambda: OutputSchema.structural_tag(value),
+        lambda: OutputSchema.tool_calls([{"name": "f", "parameters": value}], strict=strict),
+        lambda: OutputSchema.tool_calls(value),
+        lambda: OutputSchema.choice(value),
+        lambda: OutputSchema.regex(value),
+        lambda: OutputSchema.ebnf(value),
+        lambda: OutputSchema.regex("a").with_reasoning(value),
+        lambda: schema_from_so_args(value),
+    ):
+        with contextlib.suppress(InvalidSchemaError):
+            assert isinstance(make(), OutputSchema)

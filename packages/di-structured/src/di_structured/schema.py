@@ -139,11 +139,12 @@ class OutputSchema:
         Raises:
             InvalidSchemaError: There is no value, or one is empty, no string, or holds NUL.
         """
-        if isinstance(values, str) or not values:
+        given: Any = values
+        if not isinstance(given, Sequence) or isinstance(given, str | bytes) or not given:
             raise InvalidSchemaError(
                 f"`choice` must be a non-empty list of strings, got {values!r:.100}"
             )
-        items: list[Any] = list(values)
+        items: list[Any] = list(given)
         for index, value in enumerate(items):
             if not isinstance(value, str) or not value:
                 raise InvalidSchemaError(
@@ -401,8 +402,8 @@ def _check_whitespace(count: Any) -> int:
     return count
 
 
-def _check_ids(token_ids: Iterable[int], name: str) -> tuple[int, ...]:
-    ids = tuple(token_ids)
+def _check_ids(token_ids: Any, name: str) -> tuple[int, ...]:
+    ids = tuple(token_ids) if isinstance(token_ids, Iterable) else (token_ids,)
     for token_id in ids:
         if type(token_id) is not int or token_id < 0:
             raise InvalidSchemaError(

@@ -36,7 +36,10 @@ def tool_call_tag(
         InvalidSchemaError: A tool has no name or one that the syntax cannot carry, a name is there
             twice, or `choice` names no tool.
     """
-    functions = [_function(tool, index) for index, tool in enumerate(tools)]
+    given: Any = tools
+    if not isinstance(given, Sequence) or isinstance(given, str | bytes):
+        raise InvalidSchemaError(f"`tools` must be a list of tools, got {type(tools).__name__}")
+    functions = [_function(tool, index) for index, tool in enumerate(given)]
     names = [function["name"] for function in functions]
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
@@ -75,8 +78,8 @@ def tool_call_tag(
     )
 
 
-def _function(tool: Mapping[str, Any], index: int) -> Mapping[str, Any]:
-    function = tool.get("function", tool)
+def _function(tool: Any, index: int) -> Mapping[str, Any]:
+    function = tool.get("function", tool) if isinstance(tool, Mapping) else None
     name = function.get("name") if isinstance(function, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(name, str) or not name:
         raise InvalidSchemaError(f"`tools[{index}]` needs a function with a `name`")
