@@ -105,6 +105,22 @@ def test_company_changes_nothing(uncached: Asker) -> None:
         assert (one == other).all()
 
 
+def test_a_drafter_drafts_the_same_from_dropped_rows() -> None:
+    """Its context keys of the kept rows are those of a prompt whose rows all went through."""
+    drafts = []
+    for truncation in ("mask", "compact"):
+        parts = build(truncation, drafter="dspark", max_running=1, prefix_cache=False)
+        (rows,) = Asker(parts).ask(prompt_of(7, 260))
+        speculation = parts.engine.speculation
+        assert speculation is not None
+        drafts.append((rows, speculation.slots.drafts, speculation.slots.survival))
+    (rows, *tables), (other_rows, *other_tables) = drafts
+    assert (rows == other_rows).all()
+    assert tables[0].any()
+    for table, other in zip(tables, other_tables, strict=True):
+        assert (table == other).all()
+
+
 def test_prompt_logprobs_run_every_row(uncached: Asker) -> None:
     whole = Asker(build("off"))
     prompt = prompt_of(6, 100)
