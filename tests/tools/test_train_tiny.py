@@ -1,0 +1,160 @@
+"""Training of the tiny checkpoint: its mathematics is the engine's, and the whole of it runs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer
+
+from di_engine import LLM, SamplingParams, tiny
+from di_engine.checkpoint import open_checkpoint
+from di_engine.model import Numerics, RequestRows, StepBatch
+from di_engine.model.drafter import Drafter as EngineDrafter
+from di_engine.model.drafter import DraftingModel
+from di_engine.model.token_map import build_token_map
+from tiny.acceptance import Trials, calibration_error, fit_temperatures
+from tiny.backbone import Backbone, Mode
+from tiny.config import Sizes
+from tiny.drafter import Drafter
+from tiny.engine import EngineModel
+from tiny.export import full_config, write_checkpoint
+from tiny.measure import windows_of
+from tiny.ngram import NgramModel
+from tiny.prepare import TokenStream
+from tiny.sources import without_personal_data
+from tiny.weights import Initial, compute_weights
+
+LENGTH = 96
+
+
+def stream_of(*documents: list[int]) -> TokenStream:
+    lengths = np.array([len(document) for document in documents])
+    return TokenStream(
+        np.concatenate([np.array(document, dtype=np.uint16) for document in documents]),
+        np.cumsum(lengths) - lengths,
+        np.zeros(len(documents), dtype=np.int64),
+        2 * lengths,
+        ("texts",),
+    )
+
+
+@pytest.fixture(scope="module")
+def kit(tmp_path_factory):
+    """Random weights, exported: sizes, weights for training, biases, and the directory."""
+    tokenizer_json = (tiny.directory() / "tokenizer.json").read_text(encoding="utf-8")
+    tokenizer = Tokenizer.from_str(tokenizer_json)
+    sizes = Sizes.of(full_config(tokenizer)["text_config"])
+    initial = Initial(sizes, seed=0)
+    parameters = initial.backbone() | initial.drafter()
+    generator = torch.Generator().manual_seed(1)
+    for name, value in parameters.items():
+        if value.dim() == 1 or "confidence" in name:
+            value += 0.2 * torch.randn(value.shape, generator=generator)
+        if not name.endswith(("_fn", "_base", "_scale", "attn_sink")):
+            parameters[name] = value.bfloat16().float()
+    biases = 0.1 * torch.randn(sizes.num_hidden_layers, sizes.n_routed_experts, generator=generator)
+    drafter_biases = 0.1 * torch.randn(
+        sizes.num_nextn_predict_layers, sizes.dspark_n_routed_experts, generator=generator
+    )
+    directory = tmp_path_factory.mktemp("checkpoint")
+    write_checkpoint(directory, tokenizer_json, parameters, biases, drafter_biases)
+    token_map = torch.from_numpy(build_token_map(tokenizer, sizes.vocab_size))
+    backbone = Backbone(sizes, token_map, torch.device("cpu"))
+    return sizes, parameters, (biases, drafter_biases), backbone, directory
+
+
+def test_exported_weights_give_the_engine_the_same_logits_and_drafts(kit) -> None:
+    sizes, parameters, biases, backbone, directory = kit
+    generator = torch.Generator().manual_seed(2)
+    tokens = torch.randint(3, sizes.vocab_size, (1, LENGTH), generator=generator)
+    engine = EngineModel(directory, Numerics("float32", "compute"), LENGTH)
+    mode = Mode(torch.float32, sparse=True)
+    with torch.no_grad():
+        w = compute_weights(parameters, torch.float32, quantised=True)
+        hidden, trace = backbone(w, biases[0], tokens, mode)
+        logits = hidden[0] @ w["head.weight"].T
+    expected = engine.logits(tokens[0].tolist())
+    # Below 32 entries all are selected; later a nearly equal score may select another one.
+    torch.testing.assert_close(logits[:32], expected[:32], atol=2e-3, rtol=1e-3)
+    assert (logits - expected).abs().mean() < 2e-2
+
+    anchor = 30
+    drafter = Drafter(sizes)
+    features = torch.cat(trace.features, dim=-1)
+    with torch.no_grad():
+        rotary = backbone.rotary(LENGTH)
+        anchors = torch.tensor([[anchor]])
+        draft, _ = drafter(w, biases[1], features, tokens, anchors, rotary, mode)
+        corrected, confidence = drafter.corrected(
+            w, draft, tokens[:, None, anchor : anchor + sizes.dspark_block_size]
+        )
+    found_logits, found_confidence = engine_draft(engine, directory, tokens[0].tolist(), anchor)
+    torch.testing.assert_close(corrected[0, 0], found_logits, atol=2e-3, rtol=1e-3)
+    torch.testing.assert_close(confidence[0, 0], found_confidence, atol=2e-3, rtol=1e-3)
+    assert corrected.std() > 0.3
+
+
+def engine_draft(engine, directory, tokens, anchor):
+    """Corrected logits and confidence logits of the engine's block after `anchor` tokens."""
+    with open_checkpoint(directory, engine.config, parts=("text", "drafter")) as source:
+        drafter = EngineDrafter.load(engine.config, source, engine.backbone)
+    rows = RequestRows(tokens[:anchor], 0, list(range(engine.num_blocks)), 0)
+    batch = StepBatch.build([rows], ngram_size=engine.config.engram_max_ngram_size)
+    DraftingModel(engine.backbone, drafter).forward(batch, engine.cache)
+    first = torch.zeros(1, dtype=torch.int64)
+    block = drafter.run(
+        torch.tensor([tokens[anchor]]), torch.tensor([anchor]), first, first, engine.cache
+    )
+    rows = [
+        drafter.correct(block, row, torch.tensor([tokens[anchor + row]]))
+        for row in range(engine.config.dspark_block_size)
+    ]
+    return torch.cat([logits for logits, _ in rows]), torch.cat([value for _, value in rows])
+
+
+@pytest.mark.slow
+def test_every_stage_runs_and_its_checkpoint_serves(tmp_path) -> None:
+    from tiny.smoke import run_smoke  # needs deepseek-recipe, the other tests do not
+
+    facts = run_smoke(tmp_path, log=lambda line: None)
+    assert facts["backbone"]["bits_per_byte_rounded"]["all"] < 12 / np.log2(np.e) * 2
+    assert facts["ngram"]["bits_per_byte"]["all"] > 0
+    assert facts["drafter"]["ratio"]["mean_length"] >= 1.0
+    card = (tmp_path / "checkpoint" / "README.md").read_text(encoding="utf-8")
+    assert f"{facts['plain']['bits_per_byte']['all']:.3f}" in card
+    with LLM(str(tmp_path / "checkpoint"), max_running=1, max_model_len=128) as llm:
+        (output,) = llm.generate(["def "], SamplingParams(max_tokens=4, ignore_eos=True))
+    assert len(output.outputs[0].token_ids) == 4
+
+
+def test_names_and_addresses_are_left_out() -> None:
+    text = "a = 1\n# Author: Jo Doe\nb (Contributed by Jo Doe in :issue:`1`.) c\nmail jo@doe.org\nd"
+    assert without_personal_data(text) == "a = 1\nb  c\nd"
+
+
+def test_every_token_but_the_first_is_scored_once() -> None:
+    stream = stream_of([0, *range(5, 60), 1], [0, 7, 1])
+    scored: list[list[int]] = [[], []]
+    for window in windows_of(stream, length=20, context=5, limit=1000):
+        document = 0 if len(scored[0]) < 56 else 1
+        scored[document].extend(window.tokens[-window.scored :].tolist())
+    assert scored == [[*range(5, 60), 1], [7, 1]]
+
+
+def test_ngram_probabilities_sum_to_one_and_follow_counts() -> None:
+    model = NgramModel(stream_of([0, 2, 3, 2, 3, 2, 4, 1]), order=3, vocab_size=8)
+    totals = sum(model.probabilities(np.array([0, 2, token]))[-1] for token in range(8))
+    assert totals == pytest.approx(1.0)
+    after = {token: model.probabilities(np.array([5, 2, token]))[-1] for token in range(8)}
+    assert max(after, key=after.__getitem__) == 3
+
+
+def test_temperatures_make_overconfidence_come_true() -> None:
+    rng = np.random.default_rng(0)
+    truth = rng.normal(size=(20_000, 2))
+    stands = rng.random(truth.shape) < 1 / (1 + np.exp(-truth))
+    accepted = np.cumprod(stands, axis=1).sum(1)
+    trials = Trials(accepted, 3 * truth, np.zeros_like(truth))
+    assert fit_temperatures(trials) == pytest.approx([3.0, 3.0], rel=0.2)
+    assert calibration_error(np.full(4, 0.5), np.array([True, False, True, False])) == 0.0

@@ -1,0 +1,167 @@
+"""The model card: what the checkpoint was made from, how, and what was measured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tiny.sources import SOURCES, Source
+from tiny.state import load_facts
+
+_OWN = {
+    "generated": ("made by `tools/tiny/generated.py`", "Apache-2.0"),
+    "python-docstrings": ("stored in `tools/tiny_corpus`", "PSF-2.0"),
+}
+_HEAD = """---
+license: apache-2.0
+language: en
+---
+
+# The built-in tiny checkpoint
+
+A DeepSeek-V4.1 model of {parameters:.1f} million parameters with its DSpark drafter, in the
+release's formats: MXFP8 linears, MXFP4 experts. It exists to show and test the engine. It has every
+mechanism of the architecture, writes what looks like English, reST and Python, and knows nothing:
+what it states is not true. It was trained on windows of {length} tokens, never on longer ones. It
+was made by `tools/train_tiny.py` of the repository; `tools/tiny/README.md` describes the training.
+"""
+
+
+def write_card(data: Path, out: Path, path: Path) -> None:
+    """Writes the card of a run; stages that were not run are named as such.
+
+    Args:
+        data: Directory that `prepare` wrote.
+        out: Where the stages left their facts.
+        path: The card.
+    """
+    facts = {name: load_facts(out, name) for name in ("backbone", "drafter", "plain", "ngram")}
+    backbone = facts["backbone"] or {}
+    summary = json.loads((data / "data.json").read_text())
+    text = _HEAD.format(parameters=backbone["parameters"] / 1e6, length=backbone.get("length", "?"))
+    text += _data_section(summary) + _training_section(facts)
+    text += _loss_section(facts) + _router_section(backbone) + _drafter_section(facts["drafter"])
+    path.write_text(text, encoding="utf-8")
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    lines = ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)]
+    return "\n".join(lines) + "\n"
+
+
+def _data_section(summary: dict[str, dict[str, dict[str, int]]]) -> str:
+    by_name = {source.name: source for source in SOURCES}
+    rows = []
+    for name, numbers in summary["train"].items():
+        what, licence = _OWN[name] if name in _OWN else _described(by_name[name])
+        held_out = summary["held_out"].get(name, {"bytes": 0})
+        sizes = [f"{numbers['bytes'] / 1e6:.2f}", f"{held_out['bytes'] / 1e6:.2f}"]
+        rows.append([name, what, licence, *sizes])
+    head = ["source", "what", "licence", "training MB", "held-out MB"]
+    return (
+        "\n## Data\n\n" + _table(head, rows) + "\nOne document in 40 of every source is held out. "
+        "Lines with names of authors, credits or\naddresses are left out, and so are the entries "
+        "of WordNet that start with a capital. Generated\ndocuments are chat turns, tool calls and "
+        "JSON in the V4.1 prompt format; their held-out part\nfollows the same patterns as the "
+        "training part. WordNet 3.0 Copyright 2006 by Princeton University.\nAll rights reserved.\n"
+    )
+
+
+def _described(source: Source) -> tuple[str, str]:
+    return f"{source.what} (`{source.package}`)", source.licence
+
+
+def _training_section(facts: dict[str, Any]) -> str:
+    rows = []
+    for name in ("backbone", "drafter", "plain"):
+        values = facts[name]
+        if values is None:
+            rows.append([name, "not run", "", "", ""])
+            continue
+        amount = f"{values['tokens'] / 1e6:.1f} M tokens" if "tokens" in values else ""
+        if "blocks" in values:
+            amount = f"{values['blocks'] / 1e3:.0f} k draft blocks"
+        seconds = f"{values['seconds']:.0f} s"
+        rows.append([name, values.get("machine", "?"), seconds, f"{values['steps']}", amount])
+    head = ["stage", "machine", "time", "steps", "amount"]
+    return "\n## Training\n\n" + _table(head, rows)
+
+
+def _loss_section(facts: dict[str, Any]) -> str:
+    columns: dict[str, dict[str, float]] = {}
+    backbone = facts["backbone"] or {}
+    columns["before export"] = backbone.get("bits_per_byte_unrounded", {})
+    columns["rounded in training"] = backbone.get("bits_per_byte_rounded", {})
+    columns["plain transformer"] = (facts["plain"] or {}).get("bits_per_byte", {})
+    columns["5-gram"] = (facts["ngram"] or {}).get("bits_per_byte", {})
+    names = list(columns["before export"])
+    rows = [
+        [name, *(f"{values[name]:.3f}" if name in values else "-" for values in columns.values())]
+        for name in names
+    ]
+    note = ""
+    if "bits_per_byte_engine" in backbone:
+        before, after = backbone["bits_per_byte_sample"], backbone["bits_per_byte_engine"]
+        note = (
+            f"The exported file in the engine's native arithmetic gives {after['all']:.3f} on a "
+            f"sample of the held-out\ndocuments (their first 192 tokens), the unrounded weights "
+            f"give {before['all']:.3f} there."
+        )
+    plain = facts["plain"]
+    if plain is not None:
+        note += (
+            f"\nThe plain transformer has {plain['parameters'] / 1e6:.1f} M parameters and was "
+            f"trained for {plain['seconds']:.0f} s, the\nbackbone for {backbone['seconds']:.0f} s."
+        )
+    return (
+        "\n## Held-out bits per byte\n\n"
+        + _table(["source", *columns], rows)
+        + f"\n{note.strip()}\n"
+    )
+
+
+def _router_section(backbone: dict[str, Any]) -> str:
+    balance = backbone["balance"]
+    return (
+        "\n## Experts\n\nOn held-out text the least used expert of any layer receives "
+        f"{balance['smallest']:.2f} of the mean of its layer, the most used one\n"
+        f"{balance['largest']:.2f}.\n"
+    )
+
+
+def _drafter_section(drafter: dict[str, Any] | None) -> str:
+    if drafter is None or "greedy" not in drafter:
+        return "\n## Drafter\n\nNot trained: its weights are random.\n"
+    rows = []
+    for name in ("greedy", "ratio", "coupled"):
+        found = drafter[name]
+        shares = ", ".join(f"{value:.2f}" for value in found["conditional"])
+        calibration = found["calibration"]
+        before, after = max(calibration["error_before"]), max(calibration["error_after"])
+        rows.append(
+            [
+                {"greedy": "greedy", "ratio": "T = 1, ratio", "coupled": "T = 1, coupled"}[name],
+                f"{found['mean_length']:.2f}",
+                shares,
+                f"{before:.3f}",
+                f"{after:.3f}",
+                str(calibration["trials"]),
+            ]
+        )
+    head = [
+        "verification",
+        "tokens per step",
+        "accepted at position, given the ones before",
+        "ECE before",
+        "ECE after",
+        "contexts",
+    ]
+    temperatures = drafter["ratio"]["calibration"]["temperatures"]
+    return (
+        "\n## Drafter\n\nFive drafts after held-out contexts; the target's own token is counted. "
+        "The calibration error\n(15 bins) is the largest of the five positions, on contexts that "
+        "the temperatures were not fitted on.\n\n"
+        + _table(head, rows)
+        + f"\nTemperatures under the ratio test: {', '.join(map(str, temperatures))}.\n"
+    )
