@@ -22,9 +22,9 @@ from di_engine.llm.output_schema import import_structured
 from di_engine.llm.request_state import RequestState
 
 if TYPE_CHECKING:
-    from di_structured import CompiledGrammar, OutputSchema, Vocabulary
+    from di_structured import CompiledGrammar, GrammarSession, OutputSchema, Vocabulary
 
-__all__ = ["CompilingRequests", "Grammars"]
+__all__ = ["CompilingRequests", "Grammars", "start_session"]
 
 
 class Grammars:
@@ -175,6 +175,25 @@ class CompilingRequests:
     def wait(self, timeout_s: float) -> None:
         """Waits for the next grammar, or until the time is over."""
         wait([entry.future for entry in self._entries], timeout_s, FIRST_COMPLETED)
+
+
+def start_session(
+    grammar: CompiledGrammar | None,
+    schema: OutputSchema | None,
+    request_id: str,
+    stop_token_ids: Iterable[int],
+) -> GrammarSession | None:
+    """The state of one completion at its start; None for a request without a schema.
+
+    Raises:
+        ModelExecutionError: If the grammar cannot be followed.
+    """
+    if grammar is None or schema is None:
+        return None
+    try:
+        return grammar.session(schema, request_id=request_id, stop_token_ids=stop_token_ids)
+    except Exception as error:  # the request is the boundary
+        raise ModelExecutionError(f"the grammar cannot be followed: {error}") from error
 
 
 def _outcome(future: Future[CompiledGrammar]) -> CompiledGrammar | EngineError:

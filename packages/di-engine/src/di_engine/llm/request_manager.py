@@ -14,7 +14,7 @@ import numpy as np
 
 from di_engine.core.metrics import EngineMetrics
 from di_engine.errors import CapacityError, EngineError, InvalidRequestError
-from di_engine.llm.grammars import CompilingRequests, Grammars
+from di_engine.llm.grammars import CompilingRequests, Grammars, start_session
 from di_engine.llm.outputs import RequestError, RequestMetrics, StreamDelta
 from di_engine.llm.prompts import Encoder, PreparedPrompt, prepare_prompt
 from di_engine.llm.request_state import RequestState
@@ -290,11 +290,7 @@ class RequestManager:
                             params.prompt_logprobs if index == 0 else None,
                             params.logprobs_mode,
                         ),
-                        grammar=None
-                        if grammar is None or state.schema is None
-                        else grammar.session(
-                            state.schema, request_id=core_id, stop_token_ids=stop_token_ids
-                        ),
+                        grammar=start_session(grammar, state.schema, core_id, stop_token_ids),
                     )
                 )
                 added.append(core_id)
