@@ -62,6 +62,7 @@ configs = st.fixed_dictionaries(
         "prefix_cache": st.booleans(),
         "num_window_layers": st.sampled_from([0, 2]),
         "num_snapshot_slots": st.sampled_from([0, 3]),
+        "keep_tokens": st.sampled_from([0, 0, 12, 30]),
         "prefill_usage_limit": st.sampled_from([0.5, 1.0]),
     }
 )
