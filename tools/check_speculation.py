@@ -153,7 +153,7 @@ def main(
     num_tokens: Annotated[int, typer.Option(min=1, help="Output tokens of each request.")] = 400,
     prompt_len: Annotated[int, typer.Option(min=1, help="Tokens that prompts share.")] = 600,
     batch: Annotated[int, typer.Option(min=1, help="Requests side by side.")] = 16,
-    num_blocks: Annotated[int, typer.Option(min=9, help="Blocks of the batched runs.")] = 40,
+    num_blocks: Annotated[int, typer.Option(min=9, help="Blocks of the batched runs.")] = 20,
     draft_lengths: Annotated[str, typer.Option(help="Draft lengths, with commas.")] = "0,1,2,3,4,5",
     arithmetic: Annotated[str, typer.Option(help="float32 or native.")] = "float32",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per run.")] = False,
