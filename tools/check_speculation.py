@@ -21,7 +21,8 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from di_engine import EngineConfig
+from di_engine import EngineConfig, tiny
+from di_engine.config import ModelConfig
 from di_engine.core.assembly import EngineParts, assemble
 from di_engine.core.speculation_parts import DraftSource
 from di_engine.testing.forced_drafts import ForcedDrafter, RandomRows
@@ -31,6 +32,7 @@ KINDS = ("right", "wrong", "half", "own")
 COUNTERS = ("preempted", "cache_hits", "replayed_tokens", "snapshot_saves", "snapshot_restores")
 ALONE = (0, 7)
 """Greedy with right drafts, sampled with the drafter's own."""
+VOCAB_SIZE = ModelConfig.from_directory(tiny.directory()).vocab_size
 progress = Console(stderr=True)
 
 
@@ -103,7 +105,7 @@ def build(
         **settings, drafter="dspark", num_draft_tokens=num_drafts, verification="coupled"
     )
     source = DraftSource(
-        wrap=lambda inner: ForcedDrafter(answers or {}, num_drafts, 3840, is_right, inner),
+        wrap=lambda inner: ForcedDrafter(answers or {}, num_drafts, VOCAB_SIZE, is_right, inner),
         row_budget=RandomRows(seed),
     )
     return assemble(config, draft_source=source)
@@ -159,7 +161,7 @@ def main(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per run.")] = False,
 ) -> None:
     """Compare outputs with and without speculation, token for token."""
-    mix = make_mix(batch, num_tokens, 3840, prompt_len)
+    mix = make_mix(batch, num_tokens, VOCAB_SIZE, prompt_len)
     model_len = prompt_len + num_tokens + 8
     singles = [[replace(mix[number], at_step=0)] for number in ALONE if number < batch]
     progress.print(f"{batch} requests together, without drafts")

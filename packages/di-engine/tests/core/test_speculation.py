@@ -218,7 +218,9 @@ def test_nothing_waits_for_the_device(mode: VerifyMode) -> None:
         forbid_host_syncs=True,
     )
     parts = assemble(config, draft_source=DraftSource(row_budget=RandomRows(2)))
-    mix = random_mix(4, vocab_size=3840, num_requests=2, max_tokens=4, ignores_eos=True)
+    mix = random_mix(
+        4, vocab_size=parts.model_config.vocab_size, num_requests=2, max_tokens=4, ignores_eos=True
+    )
     got = run_mix(parts.engine, [replace(arrival, at_step=0) for arrival in mix])
     assert [one.reason for one in got.values()] == ["length"] * 2
 
