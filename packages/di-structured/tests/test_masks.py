@@ -1,9 +1,12 @@
 """Batches: rows belong to request ids, whatever the order."""
 
+import threading
+import time
+
 import numpy as np
 import pytest
 
-from di_structured import MaskBatch, OutputSchema, allocate_masks, mask_width
+from di_structured import MaskBatch, OutputSchema, allocate_masks, mask_width, masks
 from di_structured.testing import allowed_in_row
 
 OBJECT = OutputSchema.json_object()
@@ -11,13 +14,42 @@ DIGITS = OutputSchema.regex("[0-9]{3}")
 
 
 def alone(session, drafts):
-    masks = allocate_masks(len(drafts) + 1, session.vocab_size)
-    session.fill_masks(drafts, masks)
-    return masks
+    rows = allocate_masks(len(drafts) + 1, session.vocab_size)
+    session.fill_masks(drafts, rows)
+    return rows
+
+
+class Slow:
+    """A session whose rows take a while, and which remembers its threads."""
+
+    is_constrained = True
+
+    def __init__(self, seconds):
+        self.seconds = seconds
+        self.threads = []
+
+    def fill_masks(self, drafts, out, row=0):
+        end = time.thread_time() + self.seconds
+        while time.thread_time() < end:
+            pass
+        self.threads.append(threading.current_thread().name)
+        return len(drafts)
+
+
+@pytest.mark.parametrize(("seconds", "is_shared"), [(0.004, True), (0.0, False)])
+def test_other_threads_help_where_a_step_is_worth_it(seconds, is_shared):
+    sessions = [Slow(seconds) for _ in range(4)]
+    batch = MaskBatch(64, threads=2)
+    for _ in range(2):
+        batch.fill((str(number), session, []) for number, session in enumerate(sessions))
+    batch.close()
+    assert {session.threads[0] for session in sessions} == {threading.current_thread().name}
+    assert (len({session.threads[1] for session in sessions}) == 2) == is_shared
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_a_batch_equals_its_requests_alone(start, encode, vocabulary, threads):
+def test_a_batch_equals_its_requests_alone(start, encode, vocabulary, threads, monkeypatch):
+    monkeypatch.setattr(masks, "POOL_PAYS_S", 0.0)
     batch = MaskBatch(vocabulary.vocab_size, threads=threads)
     requests = [
         ("a", start(OBJECT), []),

@@ -5,6 +5,7 @@ Layout (xgrammar's): int32 words, shape (rows, ceil(vocab_size / 32)); bit `v % 
 here.
 """
 
+import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
@@ -13,6 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = ["MaskBatch", "allocate_masks", "free_row", "mask_width"]
+
+POOL_PAYS_S = 0.005
+"""Work of a step from which other threads repay waking them and handing over the interpreter."""
 
 
 class FillsMasks(Protocol):
@@ -56,8 +60,8 @@ class MaskBatch:
 
     Args:
         vocab_size: Width of the logits.
-        threads: Threads that fill, the caller's among them. xgrammar releases the interpreter lock
-            while it fills.
+        threads: Threads that fill, the caller's among them, where a step has milliseconds of work
+            for them. xgrammar releases the interpreter lock while it fills.
     """
 
     def __init__(self, vocab_size: int, *, threads: int = 1) -> None:
@@ -74,6 +78,7 @@ class MaskBatch:
         self._legal: dict[str, int] = {}
         self._num_rows = 0
         self._is_masked = np.zeros(0, np.bool_)
+        self._row_s = 0.0  # what a row of the step before took
 
     def fill(self, requests: Iterable[tuple[str, FillsMasks | None, Sequence[int]]]) -> "MaskBatch":
         """Fills the rows of a step.
@@ -197,17 +202,22 @@ class MaskBatch:
         dirty[:] = self._is_masked
 
     def _fill_all(self, work: list[tuple[str, FillsMasks, Sequence[int], int]]) -> None:
-        if self._pool is None or len(work) < 2:
-            self._fill_some(work)
-            return
-        # Dealt like cards: neighbours often share a grammar, and so a price.
-        shares = [work[i :: self._threads] for i in range(self._threads)]
-        others = [self._pool.submit(self._fill_some, share) for share in shares[1:] if share]
-        self._fill_some(shares[0])
-        for other in others:
-            other.result()
+        rows = int(self._is_masked.sum())
+        if self._pool is None or len(work) < 2 or rows * self._row_s < POOL_PAYS_S:
+            spent_s = self._fill_some(work)
+        else:
+            # Dealt like cards: neighbours often share a grammar, and so a price.
+            shares = [work[i :: self._threads] for i in range(self._threads)]
+            others = [self._pool.submit(self._fill_some, share) for share in shares[1:] if share]
+            spent_s = self._fill_some(shares[0])
+            for other in others:
+                spent_s += other.result()
+        self._row_s = spent_s / max(1, rows)
 
-    def _fill_some(self, work: list[tuple[str, FillsMasks, Sequence[int], int]]) -> None:
+    def _fill_some(self, work: list[tuple[str, FillsMasks, Sequence[int], int]]) -> float:
+        """Fills in the calling thread; returns the seconds of its processor time."""
+        begin = time.thread_time()
         legal, buffer = self._legal, self._buffer
         for request_id, session, drafts, start in work:
             legal[request_id] = session.fill_masks(drafts, buffer, start)
+        return time.thread_time() - begin
