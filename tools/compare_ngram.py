@@ -10,29 +10,34 @@ PyPI serves as well.)
 
 Both drafters read the same streams with the same shortest and longest n-gram. A stream is a text
 that repeats phrases, with noise; the tokens that follow are the truth, so that a draft is accepted
-while it equals them. Every step of one drafter is timed next to a step of the other; each follows
-its own progress. vLLM's function is compiled before. Times are microseconds per request and
-proposal, medians over the steps; the ratio is ours over vLLM's, so below 0.5 is at least twice as
-fast. On a machine that others use, a long step is interrupted more often than a short one: the
-`quiet` figures are those of the fastest tenth of the steps.
+while it equals them. Both are given tokens in arrays that are filled outside of the time measured:
+vLLM its table of all texts, di-spec the new tokens of the step. Every step of one drafter is timed
+next to a step of the other; each follows its own progress. vLLM's function is compiled before.
+Times are microseconds per request and proposal, medians over the steps; the ratio is ours over
+vLLM's, so below 0.5 is at least twice as fast. On a machine that others use, a long step is
+interrupted more often than a short one: the `quiet` figures are those of the fastest tenth of the
+steps.
 """
 
 import argparse
 import json
+import os
 import platform
 import statistics
 import sys
 import time
+from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import numpy as np
 
-from di_spec.drafting import DraftContext
+from di_spec.drafting import NO_DRAFT, DraftContext
 from di_spec.ngram import NgramDrafter
 
 MIN_N, MAX_N, NUM_DRAFTS = 2, 5, 5
 CONTEXTS = (512, 1024, 4096, 16384)
 BATCHES = (1, 64, 256)
+PADDING = [NO_DRAFT] * (NUM_DRAFTS + 1)
 
 
 def make_streams(num: int, length: int, seed: int) -> np.ndarray:
@@ -58,7 +63,7 @@ class OursRun:
     def __init__(self, streams: np.ndarray, context: int) -> None:
         self.streams = streams
         self.sizes = [context] * len(streams)
-        self.new: list[list[int]] = [[] for _ in streams]
+        self.new = np.full((len(streams), NUM_DRAFTS + 1), NO_DRAFT)
         self.drafter = NgramDrafter(NUM_DRAFTS, MIN_N, MAX_N)
         self.ids = list(range(len(streams)))
         started = time.perf_counter()
@@ -73,7 +78,10 @@ class OursRun:
         proposal = self.drafter.propose(context)
         elapsed = time.perf_counter() - started
         drafts = [proposal.drafts_of(i) for i in self.ids]
-        return elapsed, advance(self.streams, self.sizes, drafts, self.new)
+        new: list[list[int]] = [[] for _ in self.ids]
+        num_accepted = advance(self.streams, self.sizes, drafts, new)
+        self.new = np.array([(ids + PADDING)[: NUM_DRAFTS + 1] for ids in new])
+        return elapsed, num_accepted
 
 
 class VllmRun:
@@ -177,6 +185,8 @@ def main() -> int:
         "python": platform.python_version(),
         "numpy": np.__version__,
         "machine": platform.machine(),
+        "cpus": os.cpu_count(),
+        "date": datetime.now(UTC).date().isoformat(),
         "min_n": MIN_N,
         "max_n": MAX_N,
         "num_drafts": NUM_DRAFTS,

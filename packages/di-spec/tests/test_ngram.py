@@ -1,78 +1,8 @@
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from di_spec.drafting import DraftContext, Drafter
-from di_spec.ngram import NgramDrafter, NgramIndex
-
-
-def longest_match(text, min_n, max_n):
-    """Length of the longest suffix that occurred before, by definition; 0 if below `min_n`."""
-    for n in range(min(max_n, len(text) - 1), min_n - 1, -1):
-        if any(text[end - n : end] == text[-n:] for end in range(n, len(text))):
-            return n
-    return 0
-
-
-texts = st.lists(st.integers(0, 3), max_size=60)
-
-
-@given(texts, texts, st.integers(1, 3), st.integers(0, 3), st.integers(1, 8))
-def test_drafts_continue_a_longest_match(prompt, output, min_n, more, length):
-    max_n = min_n + more
-    drafter = NgramDrafter(length, min_n, max_n)
-    drafter.begin("a", prompt)
-    text, new = list(prompt), []
-    for token_id in [*output, None]:
-        drafts = drafter.propose(DraftContext(["a"], [new], length)).drafts_of(0)
-        n = longest_match(text, min_n, max_n)
-        assert len(drafts) == (length if n else 0)
-        if n:
-            index = drafter._indices["a"]
-            end, matched = index.match_end, index.match_length
-            assert 0 < end < len(text)
-            assert min(matched, max_n) == n
-            assert text[end - matched : end] == text[-matched:]
-            copied = list(text)
-            for i in range(length):
-                copied.append(copied[end + i])
-            assert drafts == copied[len(text) :]
-        if token_id is not None:
-            new = [token_id]
-            text.append(token_id)
-
-
-@given(st.integers(0, 2**32), st.integers(2, 200))
-def test_prompt_in_bulk_or_token_by_token(seed, size):
-    text = np.random.default_rng(seed).integers(0, 5, size)
-    index = NgramIndex(text[:1], 2, 4)
-    for token_id in text[1:].tolist():
-        index.extend([token_id])
-    bulk = NgramIndex(text, 2, 4)
-    assert min(index.match_length, 4) == min(bulk.match_length, 4)
-    assert len(index) == len(bulk) == size
-    assert bulk.is_beginning_of(text)
-    assert bulk.is_beginning_of(np.append(text, 1))
-    assert not bulk.is_beginning_of(text[:-1])
-    assert not bulk.is_beginning_of(np.append(text[:-1], 7))
-
-
-def test_match_is_followed_beyond_the_longest_ngram():
-    text = [1, 2, 3, 4, 9, 3, 4, 8, 1, 2, 3, 4]
-    index = NgramIndex(text[:10], 2, 2)
-    index.extend(text[10:])
-    assert index.match_length == 4
-    assert index.continuation(1).tolist() == [9]  # an index of pairs alone would find [8]
-
-
-def test_index_grows_with_new_text():
-    text = np.random.default_rng(3).integers(0, 1000, 3000).tolist()
-    index = NgramIndex(text[:5], 2, 5)
-    index.extend(text[5:])
-    index.extend(text[100:110])
-    assert (index.match_end, index.match_length) == (110, 10)
-    assert index.continuation(4).tolist() == text[110:114]
+from di_spec.ngram import NgramDrafter
 
 
 def test_loops_are_drafted_at_full_length():
@@ -113,6 +43,56 @@ def test_confidence_follows_experience():
     assert later[0] > first[0] > later[1]
     assert later[2] == first[2]  # the third draft was never reached
     drafter.observe(["a", "unknown"], [-1, 3])  # nothing to learn
+
+
+def test_batch_and_alone_draft_the_same():
+    rng = np.random.default_rng(4)
+    together, alone = NgramDrafter(4, 2, 4), NgramDrafter(4, 2, 4)
+    texts = {f"r{i}": rng.integers(0, 6, 15).tolist() for i in range(40)}
+    for request_id, text in texts.items():
+        together.begin(request_id, text)
+        alone.begin(request_id, text)
+    for _ in range(12):
+        ids = [request_id for request_id in texts if rng.random() < 0.9]
+        new = [rng.integers(0, 6, rng.integers(0, 5)).tolist() for _ in ids]
+        batch = together.propose(DraftContext(ids, new, 4))
+        batch.check()
+        for i, request_id in enumerate(ids):
+            one = alone.propose(DraftContext([request_id], [new[i]], 4))
+            assert batch.drafts_of(i) == one.drafts_of(0)
+            np.testing.assert_array_equal(batch.confidence[i], one.confidence[0])
+
+
+def test_new_tokens_may_be_an_array():
+    drafter = NgramDrafter(2, 1, 2)
+    for name in "abc":
+        drafter.begin(name, [1, 2, 3, 4])
+    new = np.array([[1, 2, -1], [-1, -1, -1], [2, 3, 4]])
+    proposal = drafter.propose(DraftContext(["a", "b", "c"], new, 2))
+    assert proposal.token_ids.tolist() == [[3, 4], [-1, -1], [2, 3]]
+
+
+def test_rollback_forgets_the_last_tokens():
+    drafter = NgramDrafter(2, 1, 2)
+    drafter.begin("a", [1, 2, 3, 1])
+    drafter.propose(DraftContext(["a"], [[7, 8, 9]], 2))
+    drafter.rollback("a", 4)
+    assert drafter.propose(DraftContext(["a"], [[]], 2)).drafts_of(0) == [2, 3]
+    assert drafter.propose(DraftContext(["a"], [[7]], 2)).drafts_of(0) == []
+    with pytest.raises(KeyError):
+        drafter.rollback("unknown", 1)
+
+
+def test_wrong_requests_change_no_text():
+    drafter = NgramDrafter(2, 1, 2)
+    drafter.begin("a", [1, 2, 1])
+    with pytest.raises(KeyError):
+        drafter.propose(DraftContext(["a", "unknown"], [[9], [9]], 2))
+    with pytest.raises(ValueError, match="`request_ids` must differ"):
+        drafter.propose(DraftContext(["a", "a"], [[9], [9]], 2))
+    with pytest.raises(ValueError, match="one entry for each request"):
+        drafter.propose(DraftContext(["a"], [[9], [9]], 2))
+    assert drafter.propose(DraftContext(["a"], [[]], 2)).drafts_of(0) == [2, 1]
 
 
 @pytest.mark.parametrize("sizes", [(0, 1, 1), (1, 0, 1), (1, 3, 2), (1, 2, 17)])

@@ -183,14 +183,15 @@ class DraftContext:
 
     Attributes:
         request_ids: Requests to draft for, each begun before.
-        new_token_ids: Per request, the tokens committed since the drafter last saw it.
+        new_token_ids: Per request, the tokens committed since the drafter last saw it: a list for
+            each, or int64 [requests, most] with `NO_DRAFT` from the end of each row.
         max_tokens: Most drafts per request (the room left by length limits), or one number for all.
         hidden_states: For `target_hidden` and `aux_hidden`.
         sampling_params: Per request, for `sampling_params`; a `di_spec.sampling.SamplingParams`.
     """
 
     request_ids: Sequence[Hashable]
-    new_token_ids: Sequence[Sequence[int]]
+    new_token_ids: Sequence[Sequence[int]] | NDArray[np.int64]
     max_tokens: Sequence[int] | int
     hidden_states: HiddenStates | None = None
     sampling_params: Sequence[Any] | None = None

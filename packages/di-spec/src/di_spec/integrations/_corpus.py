@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from di_spec.ngram import NgramIndex
+from di_spec.ngram_index import NgramIndex
 
 __all__ = ["RequestCorpus"]
 
@@ -26,14 +26,14 @@ class RequestCorpus:
 
     def __init__(self, draft_token_num: int, min_n: int = 2, max_n: int = 5) -> None:
         self.draft_token_num = draft_token_num
-        self.min_n, self.max_n = min_n, max_n
-        self._indices: dict[str, NgramIndex] = {}
+        self._index = NgramIndex(min_n, max_n)
+        self._rows: dict[str, int] = {}
         self._chain = np.tril(np.ones((draft_token_num, draft_token_num), np.bool_)).ravel()
 
     def begin(self, request_id: str, token_ids: Sequence[int]) -> None:
         """Starts a request with its text so far, unless it is known."""
-        if request_id not in self._indices:
-            self._indices[request_id] = NgramIndex(token_ids, self.min_n, self.max_n)
+        if request_id not in self._rows:
+            self._rows[request_id] = self._index.add(token_ids)
 
     def batch_get(
         self,
@@ -53,18 +53,20 @@ class RequestCorpus:
             draft_token_num ** 2], both flat. Where nothing is found the last token is repeated: a
             guess like any other.
         """
-        tokens = np.empty((len(req_ids), self.draft_token_num), np.int64)
-        for row, (request_id, tail, size) in enumerate(
-            zip(req_ids, batch_tokens, total_lens, strict=True)
-        ):
-            index = self._indices.get(request_id)
-            if index is None or not 0 <= size - len(index) <= len(tail):
-                index = self._indices[request_id] = NgramIndex(tail, self.min_n, self.max_n)
-            else:
-                index.extend(tail[len(tail) - (size - len(index)) :])
-            drafts = index.continuation(self.draft_token_num - 1)
-            tokens[row] = tail[-1]
-            tokens[row, 1 : 1 + len(drafts)] = drafts
+        new_token_ids = []
+        for request_id, tail, size in zip(req_ids, batch_tokens, total_lens, strict=True):
+            row = self._rows.get(request_id)
+            num_new = -1 if row is None else size - self._index.num_tokens(row)
+            if not 0 <= num_new <= len(tail):
+                self.erase_match_state([request_id])
+                self.begin(request_id, tail)
+                num_new = 0
+            new_token_ids.append(tail[len(tail) - num_new :])
+        rows = np.array([self._rows[request_id] for request_id in req_ids], np.int64)
+        width = self.draft_token_num - 1
+        drafts, _, _ = self._index.propose(rows, new_token_ids, width, width)
+        last = np.array([tail[-1] for tail in batch_tokens], np.int64)[:, None]
+        tokens = np.hstack([last, np.where(drafts >= 0, drafts, last)])
         return tokens.ravel(), np.tile(self._chain, len(req_ids))
 
     def batch_put(self, batch_tokens: Sequence[Sequence[int]]) -> None:
@@ -75,9 +77,11 @@ class RequestCorpus:
 
     def reset(self) -> None:
         """Forgets every request."""
-        self._indices.clear()
+        self.erase_match_state(list(self._rows))
 
     def erase_match_state(self, req_ids: Sequence[str]) -> None:
         """Forgets requests."""
         for request_id in req_ids:
-            self._indices.pop(request_id, None)
+            row = self._rows.pop(request_id, None)
+            if row is not None:
+                self._index.remove(row)
