@@ -125,14 +125,21 @@ def _router_section(backbone: dict[str, Any]) -> str:
     balance = backbone["balance"]
     return (
         "\n## Experts\n\nOn held-out text the least used expert of any layer receives "
-        f"{balance['smallest']:.2f} of the mean of its layer, the most used one\n"
+        f"{balance['smallest']:.2f} of the mean of\nits layer, the most used one "
         f"{balance['largest']:.2f}.\n"
     )
 
 
 def _drafter_section(drafter: dict[str, Any] | None) -> str:
-    if drafter is None or "greedy" not in drafter:
+    if drafter is None:
         return "\n## Drafter\n\nNot trained: its weights are random.\n"
+    if "greedy" not in drafter:
+        chance = 1 - drafter["distance"] / 2
+        return (
+            f"\n## Drafter\n\nThe last training batch gave a draft a chance of {chance:.2f} "
+            "under the ratio test, given that the ones\nbefore it are right. Accepted lengths "
+            "were not measured.\n"
+        )
     rows = []
     for name in ("greedy", "ratio", "coupled"):
         found = drafter[name]
