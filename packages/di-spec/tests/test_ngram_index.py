@@ -116,6 +116,18 @@ def test_equal_hashes_change_nothing(many, data):
         run(data.draw, many == 1)
 
 
+def test_full_lines_hand_on(monkeypatch):
+    """Pairs lie behind a first line that single tokens fill, one of which is the one looked for."""
+    monkeypatch.setattr(ngram_index, "_MANY", 1)
+    monkeypatch.setattr(ngram_index, "_MULTIPLIERS", [0] * _ngrams.MAX_N)
+    monkeypatch.setattr(_ngram_store, "MULTIPLIERS", 0 * _ngrams.MULTIPLIERS)
+    index = NgramIndex(1, 2)
+    text = [*range(9, -1, -1), *range(10)]
+    rows = np.array([index.add(text) for _ in range(9)])
+    index.propose(rows, [[first, first + 1] for first in range(9)], 0, 1)
+    assert [index.match(row) for row in rows.tolist()] == [(12 + i, 2) for i in range(9)]
+
+
 def test_paths_change_with_the_batch():
     """Texts of several hundred tokens grow in large and small batches by turns."""
     rng = np.random.default_rng(8)
