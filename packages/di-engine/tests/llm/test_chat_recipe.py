@@ -50,7 +50,7 @@ def encoder(tokenizer: Tokenizer) -> ChatEncoder:
 
 @pytest.fixture(scope="module")
 def llm() -> Iterator[LLM]:
-    with LLM(model="tiny", max_running=4) as llm:
+    with LLM(model="tiny", arithmetic="float32", max_running=4) as llm:
         yield llm
 
 
@@ -220,7 +220,7 @@ class TestParse:
 class TestLLM:
     def test_a_conversation_is_rendered_and_its_answer_parsed(self, llm: LLM) -> None:
         params = SamplingParams(max_tokens=8, temperature=0)
-        output = llm.chat(CONVERSATION, [TIDE], params, options=QUIET)[0]
+        output = llm.chat(CONVERSATION, None, params, options=QUIET)[0]
         assert output.error is None
         message = output.outputs[0].message
         assert message is not None
@@ -231,6 +231,18 @@ class TestLLM:
         thinking = llm.chat(CONVERSATION, sampling_params=params)[0].outputs[0].message
         assert thinking is not None
         assert thinking.reasoning_content is not None
+
+    def test_a_call_that_the_model_makes_is_parsed(self, llm: LLM) -> None:
+        params = SamplingParams(max_tokens=120, temperature=0)
+        whole = llm.chat(CONVERSATION, [TIDE], params, options=QUIET)[0].outputs[0]
+        assert whole.message is not None
+        assert whole.text.strip().startswith("<｜DSML｜ calls>")
+        assert (whole.message.content, whole.message.malformed_tool_calls) == ("", [])
+        assert json.loads(whole.message.tool_calls[0]["function"]["arguments"])
+        params = SamplingParams(max_tokens=len(whole.token_ids) // 2, temperature=0)
+        cut = llm.chat(CONVERSATION, [TIDE], params, options=QUIET)[0].outputs[0].message
+        assert cut is not None
+        assert [call["reason"] for call in cut.malformed_tool_calls] == ["truncated"]
 
     def test_the_next_turn_takes_the_message_back(
         self, llm: LLM, tokenizer: Tokenizer, encoder: ChatEncoder
