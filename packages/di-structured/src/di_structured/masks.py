@@ -53,10 +53,8 @@ class MaskBatch:
 
     Rows are laid out in the order of `fill`, `1 + len(drafts)` for each request; whoever consumes
     them asks by request id (`rows`, `gather`), because by then rows may be in another order and
-    drafts may have been trimmed. The buffer is
-    reused: it grows, and `fill` overwrites what an earlier step left. Rows of requests without
-        grammar are written only
-    if they held a mask before.
+    drafts may have been trimmed. The buffer is reused: it grows, and `fill` overwrites what an
+    earlier step left. Rows of requests without grammar are written only if they held a mask before.
 
     Args:
         vocab_size: Width of the logits.
@@ -95,22 +93,25 @@ class MaskBatch:
         """
         spans: dict[str, tuple[int, int]] = {}
         legal: dict[str, int] = {}
-        masked: list[bool] = []
         work: list[tuple[str, FillsMasks, Sequence[int], int]] = []
         end = 0
         for request_id, session, drafts in requests:
+            if request_id in spans:
+                raise ValueError(f"request `{request_id}` is in the batch twice")
             start, end = end, end + 1 + len(drafts)
+            spans[request_id] = (start, end)
             if session is None:
                 legal[request_id] = len(drafts)
             else:
                 work.append((request_id, session, drafts, start))
-            masked.append(session is not None)
-            spans[request_id] = (start, end)
-            if len(spans) < len(masked):
-                raise ValueError(f"request `{request_id}` is in the batch twice")
         self._spans, self._legal, self._num_rows = spans, legal, end
         self._reserve(end)
-        self._is_masked = np.repeat(np.array(masked, np.bool_), np.diff(self.row_offsets))
+        if len(work) == len(spans):
+            self._is_masked = np.ones(end, np.bool_)
+        else:
+            self._is_masked = np.zeros(end, np.bool_)
+            for _, _, drafts, start in work:
+                self._is_masked[start : start + 1 + len(drafts)] = True
         self._clean_free_rows()
         self._fill_all(work)
         return self
