@@ -69,7 +69,8 @@ def test_overlap_needs_no_model_and_writes_a_trace(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in result.stdout.splitlines()]
     assert [line["overlap"] for line in lines] == [False, True]
     for line in lines:
-        assert line["ratio"] >= 1
+        assert line["ratio"] == pytest.approx(line["step_ms"] / line["device_step_ms"])
+        assert line["device_step_ms"] == pytest.approx(3)
         assert line["forward_ms"] == pytest.approx(2)
         assert line["sampling_ms"] == pytest.approx(1)
     names = {event["name"] for event in json.loads(file.read_text())["traceEvents"]}
