@@ -10,79 +10,9 @@ import torch
 from di_engine.cache import BLOCK_TOKENS, Cache
 from di_engine.checkpoint import expected_tensors
 from di_engine.config import ModelConfig
-from di_engine.config.engram_primes import engram_primes
 from di_engine.model import Backbone, Numerics, RequestRows, StepBatch
+from di_engine.testing.small_model import VOCAB_SIZE, small_config
 from di_kernels import ops
-
-VOCAB = 96
-ENGRAM = {"num_layers": 2, "max_ngram_size": 3, "start": 41, "n_heads": 2}
-
-TEXT_CONFIG = {
-    "model_type": "deepseek_v41_text",
-    "vocab_size": VOCAB,
-    "hidden_size": 64,
-    "moe_intermediate_size": 32,
-    "num_hidden_layers": 6,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 1,
-    "head_dim": 64,
-    "qk_rope_head_dim": 16,
-    "q_lora_rank": 32,
-    "o_lora_rank": 32,
-    "o_groups": 2,
-    "hidden_act": "silu",
-    "swiglu_limit": 2.0,
-    "rms_norm_eps": 1e-20,
-    "attention_bias": False,
-    "attention_dropout": 0.0,
-    "tie_word_embeddings": False,
-    "max_position_embeddings": 2048,
-    "rope_theta": 10000,
-    "rope_scaling": {
-        "rope_type": "yarn",
-        "factor": 4,
-        "beta_fast": 32,
-        "beta_slow": 1,
-        "original_max_position_embeddings": 512,
-    },
-    "n_routed_experts": 8,
-    "n_shared_experts": 1,
-    "num_experts_per_tok": 3,
-    "scoring_func": "sqrtsoftplus",
-    "topk_method": "noaux_tc",
-    "norm_topk_prob": True,
-    "routed_scaling_factor": 1.5,
-    "sliding_window": 8,
-    "compress_ratios": [0, 2, 2, 1, 1, 1],
-    "compress_rope_theta": 160000,
-    "kv_source_layer_ids": [1, 3],
-    "index_source_layer_ids": [1, 3, 5],
-    "index_n_heads": 2,
-    "index_head_dim": 32,
-    "index_topk": 8,
-    "candidate_source_layer_id": 3,
-    "candidate_topk_blocks": 4,
-    "candidate_block_size": 4,
-    "hc_mult": 4,
-    "hc_sinkhorn_iters": 20,
-    "hc_eps": 1e-6,
-    "engram_layer_ids": [0, 2],
-    "engram_num_embeddings": [sum(primes) for primes in engram_primes(*ENGRAM.values())],
-    "engram_max_ngram_size": ENGRAM["max_ngram_size"],
-    "engram_vocab_size": ENGRAM["start"],
-    "engram_n_heads": ENGRAM["n_heads"],
-    "engram_head_dim": 32,
-    "engram_pad_token_id": 2,
-    "engram_compressed_vocab_size": VOCAB,
-    "num_nextn_predict_layers": 0,
-    "dspark_block_size": 0,
-    "dspark_noise_token_id": 4,
-    "dspark_target_layer_ids": [],
-    "dspark_markov_rank": 0,
-    "dspark_n_routed_experts": 0,
-    "dspark_num_experts_per_tok": 0,
-}
-
 
 QUANTIZATION = {
     "quant_method": "fp8",
@@ -96,19 +26,7 @@ QUANTIZATION = {
 def make_config(is_quantized=False, **changes) -> ModelConfig:
     """The small model's configuration with some keys of `text_config` replaced."""
     quantization = {"quantization_config": QUANTIZATION} if is_quantized else {}
-    return ModelConfig.from_dict(
-        quantization
-        | {
-            "architectures": ["DeepseekV41ForCausalLM"],
-            "model_type": "deepseek_v41",
-            "dtype": "bfloat16",
-            "bos_token_id": 0,
-            "eos_token_id": 1,
-            "pad_token_id": 2,
-            "image_token_id": 3,
-            "text_config": TEXT_CONFIG | changes,
-        }
-    )
+    return ModelConfig.from_dict(quantization | small_config(**changes))
 
 
 class RandomSource:
@@ -215,7 +133,7 @@ class Runner:
 
 def load(config: ModelConfig, numerics: Numerics, seed: int = 0, **options) -> Backbone:
     """A backbone with random weights."""
-    token_map = np.arange(VOCAB) if config.engram_layer_ids else None
+    token_map = np.arange(VOCAB_SIZE) if config.engram_layer_ids else None
     source = RandomSource(config, seed)
     return Backbone.load(config, source, numerics, token_map=token_map, **options)
 
@@ -223,7 +141,7 @@ def load(config: ModelConfig, numerics: Numerics, seed: int = 0, **options) -> B
 def tokens(seed: int, length: int) -> list[int]:
     """Random token ids."""
     generator = torch.Generator().manual_seed(seed)
-    return torch.randint(3, VOCAB, (length,), generator=generator).tolist()
+    return torch.randint(3, VOCAB_SIZE, (length,), generator=generator).tolist()
 
 
 class ModelKit:
