@@ -7,6 +7,8 @@ from typing import Any
 
 import typer
 
+from di_engine.cli.prompt_files import read_text
+
 __all__ = ["SCHEMA_FLAGS", "read_schema"]
 
 SCHEMA_FLAGS: list[tuple[str, Any, Any, str, str]] = [
@@ -35,18 +37,5 @@ def read_schema(
         flags = " and ".join(flag for flag, _, _ in given)
         raise typer.BadParameter(f"give one of {flags}", param_hint=given[1][0])
     ((flag, kind, value),) = given
-    text = value if isinstance(value, str) else _read(value, flag)
+    text = value if isinstance(value, str) else read_text(value, flag)
     return {"schema_type": kind, "schema": text}
-
-
-def _read(path: Path, flag: str) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise typer.BadParameter(
-            f"cannot read `{path}`: {error.strerror}", param_hint=flag
-        ) from None
-    except UnicodeDecodeError as error:
-        raise typer.BadParameter(
-            f"`{path}` is not UTF-8: byte {error.start}", param_hint=flag
-        ) from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -157,13 +157,11 @@ def _timeless(params: SamplingParams) -> SamplingParams:
     """
     if not (params.has_penalties or params.min_tokens or params.bad_words):
         return params
-    return SamplingParams(
-        temperature=params.temperature,
-        top_k=params.top_k,
-        top_p=params.top_p,
-        min_p=params.min_p,
-        logit_bias=params.logit_bias,
-        allowed_token_ids=params.allowed_token_ids,
-        banned_token_ids=params.banned_token_ids,
-        seed=params.seed,
+    return replace(
+        params,
+        repetition_penalty=1.0,
+        frequency_penalty=0.0,
+        presence_penalty=0.0,
+        min_tokens=0,
+        bad_words=(),
     )
