@@ -39,40 +39,27 @@ _MOE_EXPERTS.register(
         note="MXFP4 weights in fragment order, bfloat16 activations, SwiGLU in registers.",
     )
 )
-_MXFP8_LINEAR.register(
-    Backend(
-        TILELANG,
-        linears.mxfp8_linear,  # type: ignore[arg-type]  # `layouts` leaves fragment weights only
-        device_types=("cuda",),
-        compute_capabilities=_HOPPER,
-        dtypes=(torch.bfloat16,),
-        size_rules=(
-            *_product_rules("size"),
-            SizeRule("out_size", _WEIGHT_ROWS, multiple_of=_WEIGHT_ROWS),
-        ),
-        determinism="row_invariant_on_request",
-        availability=missing_tools,
-        layouts=("fragment order",),
-        note="MXFP8 weights in fragment order; parts of the columns summed in order.",
+for _op, _function in (
+    (_MXFP8_LINEAR, linears.mxfp8_linear),
+    (_GROUPED_LINEAR, linears.grouped_linear),
+):
+    _op.register(
+        Backend(
+            TILELANG,
+            _function,  # type: ignore[arg-type]  # `layouts` leaves fragment weights only
+            device_types=("cuda",),
+            compute_capabilities=_HOPPER,
+            dtypes=(torch.bfloat16,),
+            size_rules=(
+                *_product_rules("size"),
+                SizeRule("out_size", _WEIGHT_ROWS, multiple_of=_WEIGHT_ROWS),
+            ),
+            determinism="row_invariant_on_request",
+            availability=missing_tools,
+            layouts=("fragment order",),
+            note="MXFP8 weights in fragment order; parts of the columns summed in order.",
+        )
     )
-)
-_GROUPED_LINEAR.register(
-    Backend(
-        TILELANG,
-        linears.grouped_linear,  # type: ignore[arg-type]  # `layouts` leaves fragment weights only
-        device_types=("cuda",),
-        compute_capabilities=_HOPPER,
-        dtypes=(torch.bfloat16,),
-        size_rules=(
-            *_product_rules("size"),
-            SizeRule("out_size", _WEIGHT_ROWS, multiple_of=_WEIGHT_ROWS),
-        ),
-        determinism="row_invariant_on_request",
-        availability=missing_tools,
-        layouts=("fragment order",),
-        note="MXFP8 weights in fragment order; parts of the columns summed in order.",
-    )
-)
 _SPARSE_ATTENTION.register(
     Backend(
         TILELANG,
