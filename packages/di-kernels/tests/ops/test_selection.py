@@ -15,9 +15,8 @@ def test_topk_takes_the_best_lower_index_first(scores, k, data):
     visible = data.draw(st.integers(0, len(scores)))
     row = torch.tensor([scores])
     selected = ops.select_topk(row, torch.tensor([visible]), k)[0].tolist()
-    ranked = sorted(
-        range(visible), key=lambda i: (-row.nan_to_num(-torch.inf)[0, i].item(), i)
-    )  # fmt: skip
+    ranks = torch.where(row.isnan(), -torch.inf, row)[0].tolist()
+    ranked = sorted(range(visible), key=lambda i: (-ranks[i], i))
     expected = sorted(ranked[:k])
     assert selected == expected + [-1] * (k - len(expected))
 
