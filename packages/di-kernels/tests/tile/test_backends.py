@@ -21,7 +21,8 @@ from di_kernels import (
 from di_kernels.ops.attention import record_layout
 from di_kernels.registry import get_op
 from di_kernels.tile import attend, experts, linears, toolchain
-from di_kernels.tile.catalogue import LINEAR_TILES, ROUTED_TILES, kernels
+from di_kernels.tile.catalogue import kernels
+from di_kernels.tile.catalogue.products import LINEAR_TILES, ROUTED_TILES
 
 SERVED = ("moe_experts", "mxfp8_linear", "grouped_linear", "sparse_attention")
 

@@ -12,7 +12,8 @@ import torch
 
 from di_kernels.fragments import MXFP4FragmentWeight
 from di_kernels.ops.quantize import mxfp8_fake_quantize
-from di_kernels.tile.catalogue import ROUTED_TILES, kernel_for, routed_name
+from di_kernels.tile.catalogue import kernel_for
+from di_kernels.tile.catalogue.products import ROUTED_TILES, routed_name
 
 _FILLED_TILES = 1.0
 

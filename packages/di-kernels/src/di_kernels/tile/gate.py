@@ -16,7 +16,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from di_kernels.tile.catalogue import Kernel, kernels
+from di_kernels.tile.catalogue import kernels
+from di_kernels.tile.kernel import Kernel
 from di_kernels.tile.toolchain import SHARED_MEMORY_BYTES, find_nvcc, require_tools
 
 _MATRIX_INSTRUCTION = re.compile(r"\b(wgmma\.mma_async|mma\.sync|tcgen05\.mma)")

@@ -6,7 +6,8 @@ import torch
 
 from di_kernels.fragments import MXFP8FragmentWeight
 from di_kernels.ops.quantize import mxfp8_fake_quantize
-from di_kernels.tile.catalogue import LINEAR_TILES, kernel_for, linear_name
+from di_kernels.tile.catalogue import kernel_for
+from di_kernels.tile.catalogue.products import LINEAR_TILES, linear_name
 
 # Most parts of the columns: sums of few rows are small, but so is what is left to divide.
 _MAX_PARTS = {8: 4, 16: 4, 32: 4, 64: 4, 128: 8, 256: 8}

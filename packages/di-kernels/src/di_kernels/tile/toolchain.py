@@ -17,7 +17,13 @@ import torch
 
 from di_kernels.errors import BackendMissingError, UnsupportedDeviceError
 
+TILELANG = "tilelang"
+"""Name of the backends made with it."""
+
 TILELANG_VERSION = "0.1.15"
+HOPPER = ((9, 0),)
+"""Compute capabilities that the kernels were run on."""
+
 ARCHITECTURES = ("sm_80", "sm_90a", "sm_100a", "sm_120a")
 """Names the compile gate knows; a device of capability 9.0 runs sm_90a, and so on."""
 

@@ -1,22 +1,15 @@
-"""The backends beside the references, registered with what they serve.
-
-Importing this module registers them and imports no compiler: a kernel is built when the first call
-needs it.
-"""
+"""Experts and linears."""
 
 from __future__ import annotations
 
 import torch
 
-from di_kernels.ops.attention import _SPARSE_ATTENTION
 from di_kernels.ops.linear import _GROUPED_LINEAR, _MXFP8_LINEAR
 from di_kernels.ops.moe import _MOE_EXPERTS
 from di_kernels.registry import Backend, SizeRule
-from di_kernels.tile import attend, experts, linears
-from di_kernels.tile.toolchain import missing_tools
+from di_kernels.tile import experts, linears
+from di_kernels.tile.toolchain import HOPPER, TILELANG, missing_tools
 
-TILELANG = "tilelang"
-_HOPPER = ((9, 0),)
 _STAGE_COLUMNS = 256
 _WEIGHT_ROWS = 128
 
@@ -30,7 +23,7 @@ _MOE_EXPERTS.register(
         TILELANG,
         experts.moe_experts,  # type: ignore[arg-type]  # `layouts` leaves fragment weights only
         device_types=("cuda",),
-        compute_capabilities=_HOPPER,
+        compute_capabilities=HOPPER,
         dtypes=(torch.bfloat16,),
         size_rules=(*_product_rules("hidden", "size"), SizeRule("experts", 1, 1024)),
         determinism="row_invariant_on_request",
@@ -48,7 +41,7 @@ for _op, _function in (
             TILELANG,
             _function,  # type: ignore[arg-type]  # `layouts` leaves fragment weights only
             device_types=("cuda",),
-            compute_capabilities=_HOPPER,
+            compute_capabilities=HOPPER,
             dtypes=(torch.bfloat16,),
             size_rules=(
                 *_product_rules("size"),
@@ -60,22 +53,3 @@ for _op, _function in (
             note="MXFP8 weights in fragment order; parts of the columns summed in order.",
         )
     )
-_SPARSE_ATTENTION.register(
-    Backend(
-        TILELANG,
-        attend.sparse_attention,
-        device_types=("cuda",),
-        compute_capabilities=_HOPPER,
-        dtypes=(torch.bfloat16,),
-        size_rules=(
-            SizeRule("heads", 64, 64),
-            SizeRule("head_dim", 512, 512),
-            SizeRule("window", 0, 256),
-            SizeRule("k", 0, 768),
-        ),
-        determinism="row_invariant_on_request",
-        availability=missing_tools,
-        layouts=("mxfp8 records", "mxfp8 + nvfp4 records", "mxfp8 + mxfp8 records"),
-        note="Records converted in shared memory; parts of the keys merged in order.",
-    )
-)

@@ -1,0 +1,8 @@
+"""The backends beside the references, registered with what they serve.
+
+Importing this package registers them and imports no compiler: a kernel is built when the first call
+needs it.
+"""
+
+from di_kernels._backends import attention as attention
+from di_kernels._backends import products as products

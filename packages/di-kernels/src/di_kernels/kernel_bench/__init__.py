@@ -1,0 +1,38 @@
+"""`bench --shapes kernels`: the release's widths on a GPU, beside what a user would take otherwise.
+
+Floors use what an H200 was measured to reach, 4.5 TB/s of reads and 798 TFLOP/s in bfloat16; other
+devices are measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from di_kernels.bench import BenchResult, Ceilings
+from di_kernels.cases.case import Source
+from di_kernels.kernel_bench import attention, products
+from di_kernels.kernel_bench.timing import kernel_ceilings, measure
+
+_FAMILIES = (
+    (products.experts, ("moe_experts",)),
+    (products.linears, ("mxfp8_linear", "grouped_linear")),
+    (attention.sparse_attention, ("sparse_attention",)),
+)
+
+
+def run_kernel_bench(
+    device: str | torch.device, *, op_filter: Sequence[str] = (), ceilings: Ceilings
+) -> Iterator[BenchResult]:
+    """Measures every way of every workload."""
+    source = Source(torch.device(device), torch.bfloat16, False, torch.Generator().manual_seed(0))
+    for workloads, ops_of in _FAMILIES:
+        if op_filter and not set(op_filter) & set(ops_of):
+            continue
+        for work in workloads(source):
+            for name, call in work.ways.items():
+                yield measure(work, name, call, device, ceilings)
+
+
+__all__ = ["kernel_ceilings", "run_kernel_bench"]

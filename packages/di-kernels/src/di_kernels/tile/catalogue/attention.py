@@ -1,0 +1,41 @@
+"""Sparse attention over packed records."""
+
+from __future__ import annotations
+
+import functools
+
+from di_kernels.tile.kernel import FAST_MATH, Kernel
+from di_kernels.tile.toolchain import ARCHITECTURES
+
+_ROLES = "warp roles hand tiles over with barriers and wgmma of sm_90a"
+_OPS = ("sparse_attention",)
+
+
+def _attention(architecture: str, *, selected_format: str, is_split: bool) -> object:
+    from di_kernels.tile.attention import sparse_attention
+
+    return sparse_attention(selected_format, is_split=is_split)
+
+
+def _merge_parts(architecture: str) -> object:
+    from di_kernels.tile.attention import merge_parts
+
+    return merge_parts(overlaps_launch=architecture != "sm_80")
+
+
+def kernels() -> list[Kernel]:
+    """Both formats of selected records, whole and in parts, and the sum over parts."""
+    elsewhere = {name: _ROLES for name in ARCHITECTURES if name != "sm_90a"}
+    attentions = [
+        Kernel(
+            f"sparse_attention_{selected}_{'split' if is_split else 'whole'}",
+            _OPS,
+            functools.partial(_attention, selected_format=selected, is_split=is_split),
+            FAST_MATH,
+            has_tensor_core=True,
+            undeclared=elsewhere,
+        )
+        for selected in ("nvfp4", "mxfp8")
+        for is_split in (False, True)
+    ]
+    return [*attentions, Kernel("merge_parts", _OPS, _merge_parts)]

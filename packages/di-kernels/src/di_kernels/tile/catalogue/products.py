@@ -1,0 +1,133 @@
+"""Products with quantised weights: experts, linears, and the kernels that route rows."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+from di_kernels.tile.kernel import MMA_SYNC, UNGUARDED, Kernel
+
+if TYPE_CHECKING:
+    from di_kernels.tile.gemm import GemmTile
+
+_EXPERTS = ("moe_experts",)
+_LINEARS = ("mxfp8_linear", "grouped_linear")
+
+_TOO_LARGE = {"sm_120a": "needs 160 KB of shared memory, sm_120 has 99; the tile of 128 serves"}
+_SPILLS = {"sm_80": "mma.sync with 256 rows and SwiGLU needs over 255 registers; 128 serve"}
+
+# Tokens per tile: (warp groups, blocks of 64 columns per stage, stages, thread blocks per SM).
+# Measured on an H200, see `docs/performance/kernels.md`.
+ROUTED_TILES = {
+    8: (1, 4, 4, 4),
+    16: (2, 4, 2, 3),
+    32: (1, 4, 2, 4),
+    64: (2, 4, 2, 2),
+    128: (2, 4, 2, 1),
+    256: (2, 1, 4, 1),
+}
+LINEAR_TILES = {
+    8: (2, 4, 3, 2),
+    16: (1, 4, 3, 3),
+    32: (2, 4, 2, 2),
+    64: (1, 4, 2, 2),
+    128: (2, 2, 4, 1),
+    256: (2, 2, 2, 1),
+}
+# Tiles for architectures with less shared memory. TileLang 0.1.15 lowers no more than two stages
+# for sm_80 where the number of steps is known at run time only.
+_SMALL_TILES = {
+    "mxfp4": {8: (1, 4, 2, 4), 128: (2, 1, 2, 1), 256: (2, 1, 2, 1)},
+    "mxfp8": {8: (2, 4, 2, 2), 16: (2, 4, 2, 2), 64: (2, 2, 2, 1), 128: (2, 2, 2, 1)},
+}
+_SMALL_MEMORY = ("sm_80", "sm_120a")
+# mma.sync beats wgmma by a percent or two where 8 rows leave the tensor core idle.
+_MMA_SYNC_TOKENS = 8
+# Tiles that gain from converting a block while the one before is multiplied.
+_OVERLAPPED = {"mxfp4": (128,), "mxfp8": (16, 32, 64, 128)}
+
+
+def routed_name(tokens: int, *, swiglu: bool) -> str:
+    """Catalogue name of a routed MXFP4 product."""
+    return f"mxfp4_routed_{'swiglu' if swiglu else 'plain'}_{tokens}"
+
+
+def linear_name(tokens: int, *, is_split: bool) -> str:
+    """Catalogue name of a grouped MXFP8 product."""
+    return f"mxfp8_grouped_{'split' if is_split else 'whole'}_{tokens}"
+
+
+def _tile(weight: str, tokens: int, architecture: str) -> GemmTile:
+    from di_kernels.tile.gemm import GemmTile
+
+    sizes = (ROUTED_TILES if weight == "mxfp4" else LINEAR_TILES)[tokens]
+    if architecture in _SMALL_MEMORY:
+        sizes = _SMALL_TILES[weight].get(tokens, sizes)
+    overlaps = architecture == "sm_90a" and tokens in _OVERLAPPED[weight]
+    return GemmTile(weight, tokens, *sizes, overlaps)
+
+
+def _routed(architecture: str, *, tokens: int, swiglu: bool) -> object:
+    from di_kernels.tile.gemm import routed_gemm
+
+    return routed_gemm(_tile("mxfp4", tokens, architecture), swiglu=swiglu)
+
+
+def _grouped(architecture: str, *, tokens: int, is_split: bool) -> object:
+    from di_kernels.tile.gemm import grouped_gemm
+
+    return grouped_gemm(_tile("mxfp8", tokens, architecture), is_split=is_split)
+
+
+def _sum_of_parts(architecture: str) -> object:
+    from di_kernels.tile.gemm import sum_of_parts
+
+    return sum_of_parts(overlaps_launch=architecture != "sm_80")
+
+
+def _routing(architecture: str, *, name: str, **options: bool) -> object:
+    from di_kernels.tile import routing
+
+    return getattr(routing, name)(**options)
+
+
+def kernels() -> list[Kernel]:
+    """Products of every tile, and the small kernels around them."""
+    combine = functools.partial(_routing, name="combine")
+    return [
+        *_products(),
+        Kernel("sum_of_parts", _LINEARS, _sum_of_parts),
+        Kernel("plan", _EXPERTS, functools.partial(_routing, name="plan")),
+        Kernel("permute", _EXPERTS, functools.partial(_routing, name="permute")),
+        Kernel("combine", _EXPERTS, functools.partial(combine, has_shared=False)),
+        Kernel("combine_shared", _EXPERTS, functools.partial(combine, has_shared=True)),
+    ]
+
+
+def _products() -> list[Kernel]:
+    kernels = []
+    for tokens in ROUTED_TILES:
+        for swiglu in (True, False):
+            kernels.append(
+                Kernel(
+                    routed_name(tokens, swiglu=swiglu),
+                    _EXPERTS,
+                    functools.partial(_routed, tokens=tokens, swiglu=swiglu),
+                    MMA_SYNC if tokens == _MMA_SYNC_TOKENS else UNGUARDED,
+                    has_tensor_core=True,
+                    undeclared=_SPILLS if swiglu and tokens == max(ROUTED_TILES) else {},
+                )
+            )
+    for tokens in LINEAR_TILES:
+        for is_split in (False, True):
+            kernels.append(
+                Kernel(
+                    linear_name(tokens, is_split=is_split),
+                    _LINEARS,
+                    functools.partial(_grouped, tokens=tokens, is_split=is_split),
+                    MMA_SYNC if tokens == _MMA_SYNC_TOKENS else UNGUARDED,
+                    has_tensor_core=True,
+                    undeclared=_TOO_LARGE if tokens == max(LINEAR_TILES) else {},
+                )
+            )
+    return kernels

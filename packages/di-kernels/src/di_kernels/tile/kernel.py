@@ -1,0 +1,48 @@
+"""What the catalogue knows of a kernel: how it is built, with which options, for what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from di_kernels.tile.toolchain import ARCHITECTURES
+
+Options = tuple[tuple[str, object], ...]
+
+# Every access is guarded by the kernels themselves; TileLang's own bounds tests cost registers and
+# minutes of lowering with sizes known at run time only.
+UNGUARDED: Options = (("tl.disable_safe_memory_legalize", True),)
+FAST_MATH: Options = (*UNGUARDED, ("tl.enable_fast_math", True))
+MMA_SYNC: Options = (*UNGUARDED, ("tl.disable_wgmma", True))
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel of the catalogue.
+
+    Args:
+        name: Unique name.
+        ops: Ops that launch it.
+        build: Gives the TileLang function for an architecture; imports TileLang.
+        options: TileLang pass options.
+        has_tensor_core: Whether matrix instructions must appear in the code.
+        undeclared: Architectures it is not built for, with the reason.
+    """
+
+    name: str
+    ops: tuple[str, ...]
+    build: Callable[[str], object]
+    options: Options = UNGUARDED
+    has_tensor_core: bool = False
+    undeclared: dict[str, str] = field(default_factory=dict)
+
+    def options_for(self, architecture: str) -> Options:
+        """Pass options; sm_80 has no tensor copies that stop at a tensor's end, so it tests."""
+        if architecture == "sm_80":
+            return tuple(option for option in self.options if option not in UNGUARDED)
+        return self.options
+
+    @property
+    def architectures(self) -> tuple[str, ...]:
+        """Architectures it is declared for."""
+        return tuple(name for name in ARCHITECTURES if name not in self.undeclared)
