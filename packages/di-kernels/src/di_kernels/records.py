@@ -35,6 +35,9 @@ from di_kernels.formats import (
 from di_kernels.numerics import cast
 
 RecordFormat = Literal["plain", "mxfp8", "nvfp4", "index_mxfp4"]
+UNIT_BYTES = 16
+"""Bytes that a GPU kernel moves at a time."""
+
 _PACKED_FORMATS = ("mxfp8", "nvfp4", "index_mxfp4")
 
 
@@ -122,6 +125,17 @@ class RecordPool:
     def section_bytes(self) -> int:
         """Bytes the section takes in a block (packed formats)."""
         return self.entries_per_block * record_bytes(self.format, self.head_dim)
+
+    @property
+    def is_in_units(self) -> bool:
+        """Whether sections start, and interleaved entries lie, at multiples of 16 bytes."""
+        is_plain = self.format == "plain"
+        size = self.buffer.element_size()
+        entry = self.head_dim * size if is_plain else record_bytes(self.format, self.head_dim)
+        places = [self.buffer.stride(0) * size, entry * (self.format != "index_mxfp4")]
+        places.append(self.section_offset * (entry if is_plain else 1))
+        is_aligned = not any(place % UNIT_BYTES for place in places)
+        return is_aligned and self.buffer.is_contiguous()
 
     def read(self, slots: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """Entries of the slots.

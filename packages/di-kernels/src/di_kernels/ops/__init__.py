@@ -10,6 +10,7 @@ from di_kernels.ops.engram import (
     engram_hash_tables,
     engram_lookup,
 )
+from di_kernels.ops.entries import compress_entries, norm_rope_write
 from di_kernels.ops.hyper_connections import (
     HyperMixes,
     hc_collapse,
@@ -69,6 +70,7 @@ __all__ = [
     "apply_rope",
     "candidate_scores",
     "candidate_visible",
+    "compress_entries",
     "compress_pool",
     "engram_gate",
     "engram_hash",
@@ -95,6 +97,7 @@ __all__ = [
     "mxfp8_quantize",
     "mxfp8_weight_dequantize",
     "mxfp8_weight_quantize",
+    "norm_rope_write",
     "nvfp4_dequantize",
     "nvfp4_fake_quantize",
     "nvfp4_quantize",

@@ -23,7 +23,10 @@ def write_records(pool: RecordPool, slots: torch.Tensor, values: torch.Tensor) -
     """
     check_shape("slots", slots, (None,))
     check_shape("values", values, (slots.shape[0], pool.head_dim))
-    _WRITE_RECORDS.select(values, head_dim=pool.head_dim)(pool, slots, values)
+    run = _WRITE_RECORDS.select(
+        values, layout=pool_layout(pool, values.dtype), head_dim=pool.head_dim
+    )
+    run(pool, slots, values)
 
 
 def read_records(pool: RecordPool, slots: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -41,6 +44,14 @@ def read_records(pool: RecordPool, slots: torch.Tensor, dtype: torch.dtype) -> t
         IndexError: A slot the pool does not have.
     """
     return _READ_RECORDS.select(pool.buffer, head_dim=pool.head_dim)(pool, slots, dtype)
+
+
+def pool_layout(pool: RecordPool, dtype: torch.dtype) -> str:
+    """Name of a pool's layout for rows of a dtype, as backends that write list it."""
+    name = f"{pool.format} records of {str(dtype).removeprefix('torch.')}"
+    if pool.format == "plain" and pool.buffer.dtype != dtype:
+        name += f" in {str(pool.buffer.dtype).removeprefix('torch.')}"
+    return name if pool.is_in_units else f"{name}, not in 16-byte units"
 
 
 def _write_records(pool: RecordPool, slots: torch.Tensor, values: torch.Tensor) -> None:

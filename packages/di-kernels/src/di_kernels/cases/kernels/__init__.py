@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from di_kernels.cases.case import Case, Source
-from di_kernels.cases.kernels import attention, products
+from di_kernels.cases.kernels import attention, entries, products
 
 _FAMILIES = (
     products,
     attention,
+    entries,
 )
 
 

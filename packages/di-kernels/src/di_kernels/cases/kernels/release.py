@@ -30,7 +30,7 @@ LINEARS = {
 }
 """Groups, rows and columns of the release's MXFP8 matrices."""
 
-_BLOCK_BYTES = 114_048
+BLOCK_BYTES = 114_048
 
 
 def random_mxfp4(source: Source, *shape: int) -> MXFP4Weight:
@@ -59,7 +59,7 @@ def record_pool(
 ) -> RecordPool:
     """A pool of random entries in blocks that hold other sections before and behind."""
     offset = 2 * record_bytes(record_format, HEAD_DIM)
-    buffer = torch.zeros(num_blocks, _BLOCK_BYTES, dtype=torch.uint8, device=source.device)
+    buffer = torch.zeros(num_blocks, BLOCK_BYTES, dtype=torch.uint8, device=source.device)
     pool = RecordPool(buffer, record_format, HEAD_DIM, entries, offset)
     slots = torch.arange(pool.num_slots, device=source.device)
     ops.write_records(pool, slots, source.normal(pool.num_slots, HEAD_DIM))

@@ -11,13 +11,14 @@ from collections.abc import Callable
 
 import torch
 
-from di_kernels.tile.catalogue import attention, products
+from di_kernels.tile.catalogue import attention, entries, products
 from di_kernels.tile.kernel import Kernel
 from di_kernels.tile.toolchain import architecture_of, compile_kernel, require_tools
 
 _FAMILIES = (
     products,
     attention,
+    entries,
 )
 
 
