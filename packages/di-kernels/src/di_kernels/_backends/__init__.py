@@ -6,4 +6,5 @@ needs it.
 
 from di_kernels._backends import attention as attention
 from di_kernels._backends import entries as entries
+from di_kernels._backends import hyper_connections as hyper_connections
 from di_kernels._backends import products as products

@@ -12,13 +12,17 @@ import torch
 
 from di_kernels.bench import BenchResult, Ceilings
 from di_kernels.cases.case import Source
-from di_kernels.kernel_bench import attention, products
+from di_kernels.kernel_bench import attention, hyper_connections, products
 from di_kernels.kernel_bench.timing import kernel_ceilings, measure
 
 _FAMILIES = (
     (products.experts, ("moe_experts",)),
     (products.linears, ("mxfp8_linear", "grouped_linear")),
     (attention.sparse_attention, ("sparse_attention",)),
+    (
+        hyper_connections.hyper_connections,
+        ("hc_mixes", "hc_expand", "hc_collapse_norm", "hc_transition"),
+    ),
 )
 
 

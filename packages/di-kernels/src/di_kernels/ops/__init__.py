@@ -18,6 +18,7 @@ from di_kernels.ops.hyper_connections import (
     hc_expand,
     hc_mixes,
 )
+from di_kernels.ops.hyper_transition import HyperTransition, hc_transition
 from di_kernels.ops.indexer import candidate_scores, index_scores
 from di_kernels.ops.linear import (
     grouped_linear,
@@ -63,6 +64,7 @@ __all__ = [
     "EngramHashTables",
     "EngramTable",
     "HyperMixes",
+    "HyperTransition",
     "RecordFormat",
     "RecordPool",
     "RopeRotation",
@@ -85,6 +87,7 @@ __all__ = [
     "hc_expand",
     "hc_mixes",
     "hc_sinkhorn",
+    "hc_transition",
     "index_scores",
     "linear",
     "moe_experts",

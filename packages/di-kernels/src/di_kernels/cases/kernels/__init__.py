@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from di_kernels.cases.case import Case, Source
-from di_kernels.cases.kernels import attention, entries, products
+from di_kernels.cases.kernels import attention, entries, hyper_connections, products
 
 _FAMILIES = (
     products,
     attention,
     entries,
+    hyper_connections,
 )
 
 

@@ -20,6 +20,7 @@ from di_kernels.weights import MXFP4Weight, MXFP8Weight
 ROWS = (0, 1, 2, 8, 63, 64, 65, 257)
 HIDDEN, EXPERT_SIZE, ACTIVE, LIMIT = 5120, 2304, 6, 10.0
 HEADS, HEAD_DIM = 64, 512
+COPIES, SINKHORN_ITERATIONS = 4, 20
 LINEARS = {
     "wq_b": (1, 32768, 1280),
     "wo_a": (8, 1024, 4096),
