@@ -101,3 +101,30 @@ def test_wrong_shapes_are_named():
         )
     with pytest.raises(ValueError, match="iterations"):
         ops.hc_sinkhorn(torch.zeros(1, 4, 4), 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_a_transition_is_expand_then_mixes_and_collapse(dtype):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(5, 4, 40, generator=generator).to(dtype)
+    y, norm = torch.randn(5, 40).to(dtype), torch.randn(40)
+    pre, post, residual = torch.rand(5, 4), torch.rand(5, 4), torch.rand(5, 4, 4)
+    coefficients = torch.randn(24, 160), torch.rand(3), torch.randn(24)
+    got = ops.hc_transition(y, x, post, residual, pre, norm, *coefficients, iterations=20)
+    streams = ops.hc_expand(y, x, post, residual)
+    assert_bitwise(got.streams, streams)
+    assert_bitwise(got.normed, ops.hc_collapse_norm(streams, pre, norm))
+    for have, want in zip(
+        got.mixes, ops.hc_mixes(streams, *coefficients, iterations=20), strict=True
+    ):
+        assert_bitwise(have, want)
+
+
+def test_a_transition_refuses_shapes_that_do_not_match():
+    x, y = torch.randn(5, 4, 40), torch.randn(5, 40)
+    weights = torch.rand(5, 4), torch.rand(5, 4, 4), torch.rand(5, 4)
+    coefficients = torch.randn(24, 160), torch.rand(3), torch.randn(24)
+    with pytest.raises(ValueError, match="invalid shape of `norm_weight`"):
+        ops.hc_transition(y, x, *weights, torch.rand(41), *coefficients, iterations=20)
+    with pytest.raises(ValueError, match="invalid shape of `y`"):
+        ops.hc_transition(y[:4], x, *weights, torch.rand(40), *coefficients, iterations=20)
