@@ -12,7 +12,7 @@ import torch
 
 from di_kernels.bench import BenchResult, Ceilings
 from di_kernels.cases.case import Source
-from di_kernels.kernel_bench import attention, hyper_connections, products
+from di_kernels.kernel_bench import attention, hyper_connections, products, selection
 from di_kernels.kernel_bench.timing import kernel_ceilings, measure
 
 _FAMILIES = (
@@ -23,6 +23,8 @@ _FAMILIES = (
         hyper_connections.hyper_connections,
         ("hc_mixes", "hc_expand", "hc_collapse_norm", "hc_transition"),
     ),
+    (selection.select_topk, ("select_topk",)),
+    (selection.select_candidate_blocks, ("select_candidate_blocks",)),
 )
 
 

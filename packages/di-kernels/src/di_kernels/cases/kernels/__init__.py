@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from di_kernels.cases.case import Case, Source
-from di_kernels.cases.kernels import attention, entries, hyper_connections, products
+from di_kernels.cases.kernels import attention, entries, hyper_connections, products, selection
 
 _FAMILIES = (
     products,
     attention,
     entries,
     hyper_connections,
+    selection,
 )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import torch
 
-from di_kernels.tile.catalogue import attention, entries, hyper_connections, products
+from di_kernels.tile.catalogue import attention, entries, hyper_connections, products, selection
 from di_kernels.tile.kernel import Kernel
 from di_kernels.tile.toolchain import architecture_of, compile_kernel, require_tools
 
@@ -20,6 +20,7 @@ _FAMILIES = (
     attention,
     entries,
     hyper_connections,
+    selection,
 )
 
 

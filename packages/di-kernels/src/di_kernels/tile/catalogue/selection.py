@@ -1,0 +1,53 @@
+"""Selections: the best entries, and the best blocks of eight."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+
+from di_kernels.tile.kernel import Kernel
+
+BLOCK_ENTRIES = 16_384
+CLUSTER_ENTRIES = 131_072
+"""Candidates that one thread block and a cluster of eight keep in registers."""
+
+_KEY_BITS = {torch.float32: 32, torch.bfloat16: 16}
+_OPS = {1: "select_topk", 8: "select_candidate_blocks"}
+# Thread blocks per row, and whether the keys stay in registers.
+_VARIANTS = {"block": (1, True), "cluster": (8, True), "long": (8, False)}
+_CLUSTER = {"sm_80": "a row's thread blocks add their counts up in a cluster's shared memory"}
+
+
+def selection_name(dtype: torch.dtype, block_size: int, variant: str) -> str:
+    """Name of the kernel for scores of a dtype."""
+    return f"{_OPS[block_size]}_{_KEY_BITS[dtype]}_{variant}"
+
+
+def _selection(
+    architecture: str, *, key_bits: int, block_size: int, blocks: int, is_kept: bool
+) -> object:
+    from di_kernels.tile.selection import Selection, select_best
+
+    return select_best(Selection(key_bits, blocks, block_size, is_kept))
+
+
+def kernels() -> list[Kernel]:
+    """Both ops, both dtypes of scores, by one block, a cluster, and a cluster that reads again."""
+    return [
+        Kernel(
+            selection_name(dtype, block_size, variant),
+            (op,),
+            functools.partial(
+                _selection,
+                key_bits=key_bits,
+                block_size=block_size,
+                blocks=blocks,
+                is_kept=is_kept,
+            ),
+            undeclared=_CLUSTER if blocks > 1 else {},
+        )
+        for block_size, op in _OPS.items()
+        for dtype, key_bits in _KEY_BITS.items()
+        for variant, (blocks, is_kept) in _VARIANTS.items()
+    ]

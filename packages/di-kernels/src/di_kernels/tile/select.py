@@ -1,0 +1,54 @@
+"""`select_topk` and `select_candidate_blocks` by TileLang: the choice of variant, the launch."""
+
+from __future__ import annotations
+
+import torch
+
+from di_kernels.tile.catalogue import kernel_for
+from di_kernels.tile.catalogue.selection import BLOCK_ENTRIES, CLUSTER_ENTRIES, selection_name
+
+
+def variant_for(num_candidates: int) -> str:
+    """Who selects among so many: one block, a cluster, or a cluster that reads scores again."""
+    if num_candidates <= BLOCK_ENTRIES:
+        return "block"
+    return "cluster" if num_candidates <= CLUSTER_ENTRIES else "long"
+
+
+def int32_words(values: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """Integers as int32 words and the words each takes, without a launch for int32 and int64.
+
+    The low word of a non-negative int64 below 2^31 is its value; CUDA devices are little-endian.
+    """
+    values = values.contiguous()
+    if values.dtype == torch.int64:
+        return values.view(torch.int32), 2
+    return values.to(torch.int32), 1
+
+
+def select_topk(scores: torch.Tensor, num_visible: torch.Tensor, k: int) -> torch.Tensor:
+    """Arguments as the op passes them: more columns than k."""
+    return _select(scores, num_visible, k, 1)
+
+
+def select_candidate_blocks(
+    scores: torch.Tensor, num_visible: torch.Tensor, block_size: int, num_blocks: int
+) -> torch.Tensor:
+    """Arguments as the op passes them; maxima of blocks never reach memory."""
+    return _select(scores, num_visible, num_blocks, block_size)
+
+
+def _select(
+    scores: torch.Tensor, num_visible: torch.Tensor, k: int, block_size: int
+) -> torch.Tensor:
+    num_rows, num_entries = scores.shape
+    chosen = torch.empty(num_rows, k, dtype=torch.int64, device=scores.device)
+    if num_rows == 0:
+        return chosen
+    if scores.stride(1) != 1:
+        scores = scores.contiguous()
+    variant = variant_for(-(-num_entries // block_size))
+    name = selection_name(scores.dtype, block_size, variant)
+    bits = scores.view(torch.uint32 if scores.dtype == torch.float32 else torch.uint16)
+    kernel_for(name, scores.device)(bits, *int32_words(num_visible), chosen)
+    return chosen
