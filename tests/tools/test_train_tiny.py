@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,7 @@ from di_engine.model import Numerics, RequestRows, StepBatch
 from di_engine.model.drafter import Drafter as EngineDrafter
 from di_engine.model.drafter import DraftingModel
 from di_engine.model.token_map import build_token_map
+from tiny import optimise
 from tiny.acceptance import Trials, calibration_error, fit_temperatures
 from tiny.backbone import Backbone, Mode
 from tiny.config import Sizes
@@ -21,8 +24,11 @@ from tiny.engine import EngineModel
 from tiny.export import full_config, write_checkpoint
 from tiny.measure import windows_of
 from tiny.ngram import NgramModel
+from tiny.optimise import Batches, Schedule, Trainer, make_optimizer, train_for
 from tiny.prepare import TokenStream
 from tiny.sources import without_personal_data
+from tiny.state import load_state, save_state
+from tiny.trials import held_out_contexts
 from tiny.weights import Initial, compute_weights
 
 LENGTH = 96
@@ -121,6 +127,7 @@ def test_every_stage_runs_and_its_checkpoint_serves(tmp_path) -> None:
     assert facts["backbone"]["bits_per_byte_rounded"]["all"] < 12 / np.log2(np.e) * 2
     assert facts["ngram"]["bits_per_byte"]["all"] > 0
     assert facts["drafter"]["ratio"]["mean_length"] >= 1.0
+    assert facts["plain"]["train_seconds"] <= facts["backbone"]["train_seconds"] + 5
     card = (tmp_path / "checkpoint" / "README.md").read_text(encoding="utf-8")
     assert f"{facts['plain']['bits_per_byte']['all']:.3f}" in card
     with LLM(str(tmp_path / "checkpoint"), max_running=1, max_model_len=128) as llm:
@@ -140,6 +147,55 @@ def test_every_token_but_the_first_is_scored_once() -> None:
         document = 0 if len(scored[0]) < 56 else 1
         scored[document].extend(window.tokens[-window.scored :].tolist())
     assert scored == [[*range(5, 60), 1], [7, 1]]
+
+
+def test_contexts_of_trials_lie_within_documents_and_sources_keep_their_shares() -> None:
+    documents = [[0, *range(5, 5 + size), 1] for size in (40, 30, 10, 118)]
+    stream = replace(stream_of(*documents), sources=np.array([0, 0, 0, 1]), names=("short", "long"))
+    begins, sources = held_out_contexts(stream, 4000, length=32, seed=0)
+    ends = np.append(stream.starts[1:], len(stream.tokens))
+    document = np.searchsorted(stream.starts, begins, side="right") - 1
+    assert set(document) == {0, 3}
+    assert (begins + 32 < ends[document]).all()
+    assert (sources == stream.sources[document]).all()
+    assert sources.mean() == pytest.approx(120 / 206, abs=0.03)
+    with pytest.raises(ValueError, match="more than 200 tokens"):
+        held_out_contexts(stream, 1, length=200, seed=0)
+
+
+def test_a_stage_that_was_killed_goes_on_from_its_last_state(tmp_path, monkeypatch) -> None:
+    weight = torch.zeros(1, requires_grad=True)
+    optimizer = make_optimizer({"w": weight}, 0.0)
+    batches = Batches(stream_of([0, *range(5, 60), 1]), 2, 8, torch.device("cpu"), seed=0)
+    fails_at = 61
+
+    def step(batch: torch.Tensor) -> dict[str, torch.Tensor]:
+        nonlocal fails_at
+        fails_at -= 1
+        return {"loss": ((weight - 1) ** 2).sum() if fails_at else weight.sum() * torch.nan}
+
+    saved: list[tuple[float, int]] = []
+    monkeypatch.setattr(optimise, "_SAVE_EVERY", 0.0)
+    trainer = Trainer({"w": weight}, optimizer, step, batches.draw(), use_graph=False)
+    with pytest.raises(FloatingPointError, match="step 80 has the loss nan"):
+        train_for(
+            trainer,
+            batches,
+            Schedule(1e-2),
+            0.2,
+            1.0,
+            deadline=0.0,
+            log=lambda line: None,
+            max_steps=100,
+            save=lambda progress, steps: saved.append((round(progress, 3), steps)),
+        )
+    assert saved == [(0.352, 20), (0.512, 40), (0.672, 60)]
+
+
+def test_a_state_without_tensors_is_one_file(tmp_path) -> None:
+    save_state(tmp_path, "plain", {}, {"steps": 3})
+    assert [path.name for path in tmp_path.iterdir()] == ["plain.json"]
+    assert load_state(tmp_path, "plain", torch.device("cpu")) == ({}, {"steps": 3})
 
 
 def test_ngram_probabilities_sum_to_one_and_follow_counts() -> None:

@@ -22,7 +22,7 @@ _STAGES = (
     "export",
     "card",
 )
-_GENERATED_DOCUMENTS = 10_000
+_GENERATED_DOCUMENTS = 16_000
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -124,7 +124,9 @@ def _drafter(options: argparse.Namespace) -> None:
 
 
 def _trials(options: argparse.Namespace) -> None:
-    _log(stages.run_trials(_run_of(options, 0.0), _log))
+    from tiny.trials import run_trials
+
+    _log(run_trials(_run_of(options, 0.0), _log))
 
 
 def _ngram(options: argparse.Namespace) -> None:

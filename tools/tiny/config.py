@@ -34,9 +34,9 @@ def text_config(vocab_size: int = VOCAB_SIZE, hidden_size: int = 160) -> dict[st
         "num_nextn_predict_layers": DRAFTER_BLOCKS,
         "dspark_block_size": 5,
         "dspark_target_layer_ids": [7, 8, 9],
-        "dspark_markov_rank": 16,
+        "dspark_markov_rank": 24,
         "dspark_n_routed_experts": 8,
-        "dspark_num_experts_per_tok": 2,
+        "dspark_num_experts_per_tok": 4,
     }
 
 

@@ -20,6 +20,7 @@ from tiny.prepare import TokenStream
 
 _WARM_UP_CALLS = 3
 _SYNC_EVERY = 20
+_SAVE_EVERY = 20.0  # seconds
 
 StepFunction = Callable[[Tensor], dict[str, Tensor]]
 
@@ -199,6 +200,7 @@ def train_for(
     deadline: float,
     log: Callable[[dict[str, Any]], None],
     max_steps: int | None = None,
+    save: Callable[[float, int], None] | None = None,
 ) -> int:
     """Trains until a deadline, the progress running from `begin` to `end`; returns the steps.
 
@@ -211,8 +213,12 @@ def train_for(
         deadline: End, in `time.monotonic` seconds.
         log: Receives a line now and then.
         max_steps: Ends sooner; progress then runs by steps, so that runs repeat exactly.
+        save: Called now and then with the progress and the steps, so that a killed stage can go on.
+
+    Raises:
+        FloatingPointError: The loss or its gradient is not finite; what was saved before is sound.
     """
-    start = time.monotonic()
+    start = saved = time.monotonic()
     span = max(deadline - start, 1e-6)
     steps = 0
     share = 0.0
@@ -222,9 +228,15 @@ def train_for(
         steps += 1
         if steps % _SYNC_EVERY == 0 or steps == max_steps:
             values = {name: round(float(value), 4) for name, value in results.items()}
-            if not math.isfinite(values["loss"]):
-                raise FloatingPointError(f"the loss is {values['loss']} at step {steps}")
+            if not math.isfinite(values["loss"] + values["norm"]):
+                raise FloatingPointError(
+                    f"step {steps} has the loss {values['loss']} and the gradient norm "
+                    f"{values['norm']}: go on from the last saved state with a lower --rate"
+                )
             seconds = time.monotonic() - start
+            if save is not None and time.monotonic() - saved > _SAVE_EVERY:
+                save(progress, steps)
+                saved = time.monotonic()
             if steps % (10 * _SYNC_EVERY) == 0 or steps == max_steps:
                 log({"step": steps, "seconds": round(seconds, 1), "progress": progress} | values)
         share = steps / max_steps if max_steps is not None else (time.monotonic() - start) / span

@@ -15,6 +15,7 @@ from tiny.generated import generate_documents
 from tiny.prepare import prepare
 from tiny.state import add_facts, load_facts
 from tiny.tokenizer import VOCAB_SIZE
+from tiny.trials import run_trials
 
 CORPUS = Path(__file__).resolve().parents[1] / "tiny_corpus" / "python_docstrings.txt"
 _PARAGRAPHS = 40
@@ -55,7 +56,7 @@ def run_smoke(directory: Path, log: stages.Log) -> dict[str, Any]:
         stages.run_backbone,
         stages.run_plain,
         stages.run_drafter,
-        stages.run_trials,
+        run_trials,
     ):
         log({"stage": stage.__name__})
         stage(run, log)

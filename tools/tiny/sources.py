@@ -75,31 +75,29 @@ def _fetch_debian(package: str, directory: Path, target: Path) -> None:
 
 
 def _fetch_sdist(package: str, directory: Path, target: Path) -> None:
-    _pip_download("--no-binary", package, directory)
-    (archive,) = _archives(package, directory, ".tar.gz")
-    with tarfile.open(archive) as tar:
+    with tarfile.open(_pip_archive("--no-binary", package, directory, ".tar.gz")) as tar:
         tar.extractall(target, filter="data")
 
 
 def _fetch_wheel(package: str, directory: Path, target: Path) -> None:
-    _pip_download("--only-binary", package, directory)
-    (archive,) = _archives(package, directory, ".whl")
-    with zipfile.ZipFile(archive) as wheel:
+    with zipfile.ZipFile(_pip_archive("--only-binary", package, directory, ".whl")) as wheel:
         wheel.extractall(target)  # noqa: S202 (pip has checked its hash)
 
 
-def _pip_download(kind: str, package: str, directory: Path) -> None:
-    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-    _run([*pip, kind, ":all:", package], directory)
-
-
-def _archives(package: str, directory: Path, suffix: str) -> list[Path]:
+def _pip_archive(kind: str, package: str, directory: Path, suffix: str) -> Path:
+    """Fetches an archive unless another source of the same package has."""
     name, _, version = package.partition("==")
-    return [
-        path
-        for path in directory.glob(f"*{version}*{suffix}")
-        if path.name.lower().startswith(f"{name}-")
-    ]
+
+    def found() -> list[Path]:
+        archives = directory.glob(f"*{version}*{suffix}")
+        return [path for path in archives if path.name.lower().startswith(f"{name}-")]
+
+    if not found():
+        # By name: pip would build what it needs to read an sdist from source as well, for `:all:`.
+        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+        _run([*pip, kind, name, package], directory)
+    (archive,) = found()
+    return archive
 
 
 def read_documents(directory: Path) -> Iterator[tuple[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -14,7 +15,6 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from tiny import layers
-from tiny.acceptance import Trials, calibration_of, try_drafts
 from tiny.backbone import Backbone, Mode
 from tiny.config import Sizes
 from tiny.drafter import Drafter, markov_from_pairs
@@ -24,7 +24,7 @@ from tiny.ngram import NgramModel
 from tiny.optimise import Batches, Schedule, Trainer, make_optimizer, train_for
 from tiny.plain import Plain
 from tiny.prepare import TokenStream
-from tiny.state import has_state, load_state, save_state
+from tiny.state import has_state, load_facts, load_state, save_state
 from tiny.weights import Initial, compute_weights
 
 _BIAS_RATE = 1e-3
@@ -33,7 +33,6 @@ _QUANTISED_FROM = 0.72
 _DECAY = 0.1
 _NGRAM_ORDER = 5
 _BALANCE_BATCHES = 8
-_TRIAL_CONTEXT = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,18 +120,18 @@ def run_backbone(run: Run, log: Log) -> dict[str, Any]:
     if has_state(run.out, "backbone"):
         values, facts = load_state(run.out, "backbone", device)
         biases = values.pop("router_biases")
-        progress, taken = facts["progress"], facts["seconds"]
     else:
         values = {k: v.to(device) for k, v in Initial(sizes, run.seed).backbone().items()}
         biases = torch.zeros(sizes.num_hidden_layers, sizes.n_routed_experts, device=device)
-        progress, taken = 0.0, 0.0
+        facts = {"progress": 0.0, "seconds": 0.0, "train_seconds": 0.0, "steps": 0}
+    before = dict(facts)
+    progress = before["progress"]
     parameters = {name: value.requires_grad_() for name, value in values.items()}
     optimizer = make_optimizer(parameters, _DECAY)
     batches = Batches(
         run.stream("train"), run.batch, run.length, device, run.seed + int(1000 * progress)
     )
     schedule = Schedule(run.rate)
-    steps = 0
     for phase_end, exact in ((_QUANTISED_FROM, False), (1.0, True)):
         if progress >= phase_end:
             continue
@@ -141,16 +140,31 @@ def run_backbone(run: Run, log: Log) -> dict[str, Any]:
         deadline = time.monotonic() + share * (begin + run.seconds - time.monotonic())
         trainer = Trainer(parameters, optimizer, step, batches.draw(), run.graphs)
         log({"stage": "backbone", "exact": exact, "ready": round(time.monotonic() - begin, 1)})
-        steps += train_for(
-            trainer, batches, schedule, progress, phase_end, deadline, log, run.max_steps
+        done, started = dict(facts), time.monotonic()
+
+        def save(
+            progress: float,
+            steps: int,
+            done: dict[str, Any] = done,
+            started: float = started,
+        ) -> None:
+            facts.update(
+                progress=progress,
+                seconds=before["seconds"] + time.monotonic() - begin,
+                train_seconds=done["train_seconds"] + time.monotonic() - started,
+                steps=done["steps"] + steps,
+            )
+            save_state(run.out, "backbone", parameters | {"router_biases": biases}, facts)
+
+        steps = train_for(
+            trainer, batches, schedule, progress, phase_end, deadline, log, run.max_steps, save
         )
         progress = phase_end
-        facts = {"progress": progress, "seconds": taken + time.monotonic() - begin, "steps": steps}
-        save_state(run.out, "backbone", parameters | {"router_biases": biases}, facts)
+        save(progress, steps)
         del trainer
     facts |= measure_backbone(run, model, parameters, biases)
     facts |= {
-        "tokens": steps * run.batch * run.length,
+        "tokens": facts["steps"] * run.batch * run.length,
         "length": run.length,
         "machine": run.machine,
         "parameters": sum(value.numel() for value in parameters.values()),
@@ -224,10 +238,13 @@ def measure_backbone(
 
 
 def run_plain(run: Run, log: Log) -> dict[str, Any]:
-    """Trains a plain transformer whose BF16 weights take the backbone's bytes, in equal time."""
+    """Trains a plain transformer of as many parameters as the backbone, for no more time.
+
+    The time in which steps were made counts, not that of compiling them.
+    """
     begin, device, sizes = time.monotonic(), run.device, run.sizes()
     use_compiler(run.compile)
-    # 7.1 MB of backbone are 3.5 million BF16 numbers; equal parameters flatter the plain model.
+    # The backbone's file is smaller, its experts have 4 bits: this flatters the plain model.
     total = sum(value.numel() for value in Initial(sizes, 0).backbone().values())
     model = Plain.of_size(sizes.vocab_size, total, depth=8)
     parameters = {k: v.to(device).requires_grad_() for k, v in model.initial(run.seed).items()}
@@ -243,11 +260,13 @@ def run_plain(run: Run, log: Log) -> dict[str, Any]:
     optimizer = make_optimizer(parameters, _DECAY)
     trainer = Trainer(parameters, optimizer, step, batches.draw(), run.graphs)
     log({"stage": "plain", "parameters": model.num_parameters})
-    deadline = begin + run.seconds
+    started = time.monotonic()
+    backbone = load_facts(run.out, "backbone") or {}
+    deadline = min(begin + run.seconds, started + backbone.get("train_seconds", math.inf))
     steps = train_for(
         trainer, batches, Schedule(run.rate / 2), 0.0, 1.0, deadline, log, run.max_steps
     )
-    seconds = time.monotonic() - begin
+    ended = time.monotonic()
     use_compiler(False)
 
     @torch.no_grad()
@@ -267,7 +286,8 @@ def run_plain(run: Run, log: Log) -> dict[str, Any]:
     )
     facts = {
         "parameters": model.num_parameters,
-        "seconds": seconds,
+        "seconds": ended - begin,
+        "train_seconds": ended - started,
         "steps": steps,
         "machine": run.machine,
         "tokens": steps * run.batch * run.length,
@@ -283,8 +303,14 @@ def run_drafter(run: Run, log: Log) -> dict[str, Any]:
     target = Target.load(run)
     drafter = Drafter(sizes)
     stream = run.stream("train")
-    before: dict[str, Any] = {"seconds": 0.0, "steps": 0, "blocks": 0}
-    if has_state(run.out, "drafter"):  # go on from there, with a schedule of its own
+    before: dict[str, Any] = {
+        "progress": 0.0,
+        "seconds": 0.0,
+        "train_seconds": 0.0,
+        "steps": 0,
+        "blocks": 0,
+    }
+    if has_state(run.out, "drafter"):  # go on; once finished, with a schedule of its own
         values, before = load_state(run.out, "drafter", device)
         biases = values.pop("router_biases")
     else:
@@ -325,16 +351,23 @@ def run_drafter(run: Run, log: Log) -> dict[str, Any]:
     optimizer = make_optimizer(parameters, 0.0)
     trainer = Trainer(parameters, optimizer, step, batches.draw(), run.graphs)
     log({"stage": "drafter", "ready": round(time.monotonic() - begin, 1)})
-    deadline = begin + run.seconds
-    steps = train_for(trainer, batches, Schedule(run.rate), 0.0, 1.0, deadline, log, run.max_steps)
-    facts: dict[str, Any] = {
-        "seconds": before["seconds"] + time.monotonic() - begin,
-        "steps": before["steps"] + steps,
-        "blocks": before["blocks"] + steps * run.batch * run.anchors,
-        "machine": run.machine,
-    }
-    facts |= {name: float(value) for name, value in trainer.results.items()}
-    save_state(run.out, "drafter", parameters | {"router_biases": biases}, facts)
+    started = time.monotonic()
+    facts: dict[str, Any] = {"machine": run.machine}
+
+    def save(progress: float, steps: int) -> None:
+        facts.update(
+            progress=progress,
+            seconds=before["seconds"] + time.monotonic() - begin,
+            train_seconds=before["train_seconds"] + time.monotonic() - started,
+            steps=before["steps"] + steps,
+            blocks=before["blocks"] + steps * run.batch * run.anchors,
+        )
+        facts.update({name: float(value) for name, value in trainer.results.items()})
+        save_state(run.out, "drafter", parameters | {"router_biases": biases}, facts)
+
+    first = before["progress"] % 1.0
+    deadline, schedule = begin + run.seconds, Schedule(run.rate)
+    save(1.0, train_for(trainer, batches, schedule, first, 1.0, deadline, log, run.max_steps, save))
     return facts
 
 
@@ -394,52 +427,3 @@ class Target:
         hidden, trace = self.backbone(self.w, self.biases, tokens, self.mode)
         use_compiler(False)
         return hidden, torch.cat(trace.features, dim=-1)
-
-
-def run_trials(run: Run, log: Log) -> dict[str, Any]:
-    """Tries the trained drafter on held-out documents and adds what it finds to its facts."""
-    target = Target.load(run)
-    facts: dict[str, Any]
-    values, facts = load_state(run.out, "drafter", run.device)
-    biases = values["router_biases"]
-    with torch.no_grad():
-        w = target.w | compute_weights(values, target.mode.dtype, quantised=True)
-    drafter = Drafter(run.sizes())
-    facts |= measure_drafter(run, target.backbone, drafter, w, (target.biases, biases))
-    save_state(run.out, "drafter", values, facts)
-    return facts
-
-
-def measure_drafter(
-    run: Run,
-    backbone: Backbone,
-    drafter: Drafter,
-    w: dict[str, Tensor],
-    biases: tuple[Tensor, Tensor],
-) -> dict[str, Any]:
-    """Accepted lengths on held-out contexts by way of verifying, and the calibration."""
-    use_compiler(False)
-    mode = train_mode(run.device, True)
-    found: dict[str, Any] = {}
-    for name, greedy, coupled in (
-        ("greedy", True, False),
-        ("ratio", False, False),
-        ("coupled", False, True),
-    ):
-        batches = Batches(
-            run.stream("held_out"), run.trial_batch, _TRIAL_CONTEXT - 1, run.device, run.seed + 3
-        )
-        parts = [
-            try_drafts(
-                backbone, drafter, w, biases, batches.draw(), mode, greedy=greedy, coupled=coupled
-            )
-            for _ in range(run.trial_batches)
-        ]
-        trials = Trials.joined(parts)
-        found[name] = {
-            "mean_length": trials.mean_length,
-            "by_position": trials.by_position,
-            "conditional": trials.conditional,
-            "calibration": calibration_of(trials),
-        }
-    return found

@@ -23,10 +23,10 @@ def save_state(directory: Path, name: str, tensors: dict[str, Tensor], facts: An
         facts: Anything JSON holds: what was measured, how long it took.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    pieces: list[dict[str, Tensor]] = [{}]
+    pieces: list[dict[str, Tensor]] = []
     size = 0
     for key, value in tensors.items():
-        if size + value.nbytes > PIECE_BYTES and pieces[-1]:
+        if not pieces or size + value.nbytes > PIECE_BYTES:
             pieces.append({})
             size = 0
         pieces[-1][key] = value.detach().cpu().contiguous()
