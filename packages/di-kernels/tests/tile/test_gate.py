@@ -50,7 +50,7 @@ def test_an_undeclared_kernel_is_listed_with_its_reason(monkeypatch):
     monkeypatch.setattr(gate, "require_tools", lambda: None)
     (result,) = run_gate(["sm_80"], names=["sparse_attention_nvfp4_whole"])
     assert result.status == "undeclared"
-    assert "wgmma of sm_90a" in result.detail
+    assert "hand tiles over with barriers" in result.detail
 
 
 @pytest.mark.slow

@@ -19,7 +19,8 @@ Parts are merged by `merge_parts` in their order, so equal calls give equal bits
 | `nvfp4` (288 bytes) | 0 .. 15, 16 .. 17 | 512 e2m1 codes, 32 e4m3 scales |
 
 A pool is seen as units of 16 bytes; slot n starts at unit n // entries * block_stride +
-section_offset + n % entries * record. sm_90a alone: the roles need its barriers and wgmma.
+section_offset + n % entries * record. Roles need barriers, so nothing below sm_90a. Elsewhere than
+there `T.gemm` replaces wgmma; those variants compile and were never run.
 """
 
 import tilelang.language as T
@@ -122,12 +123,13 @@ def _record_macros(selected_format: str):
     return load_first, load_nvfp4, store_nvfp4, load_mxfp8, store_mxfp8
 
 
-def sparse_attention(selected_format: str, *, is_split: bool) -> object:
+def sparse_attention(selected_format: str, *, is_split: bool, has_wgmma: bool) -> object:
     """Attention of one row and one part of its keys per thread block.
 
     Args:
         selected_format: Record format of the selected entries; window entries are `mxfp8`.
         is_split: Give unnormalised float32 sums of every part instead of the result.
+        has_wgmma: Scores by wgmma of sm_90a, which waits for nothing but itself.
     """
     num_rows, window_columns, selected_columns = T.dynamic(
         "num_rows, window_columns, selected_columns"
@@ -251,8 +253,11 @@ def sparse_attention(selected_format: str, *, is_split: bool) -> object:
                         scores[h, b] = T.if_then_else(
                             starts[i * TILE + b] >= 0, 0, -T.infinity("float32")
                         )
-                    T.wgmma_gemm(q_s, keys_s[i % 2, :, :], scores, transpose_B=True)
-                    T.wait_wgmma(0)
+                    if has_wgmma:
+                        T.wgmma_gemm(q_s, keys_s[i % 2, :, :], scores, transpose_B=True)
+                        T.wait_wgmma(0)
+                    else:
+                        T.gemm(q_s, keys_s[i % 2, :, :], scores, transpose_B=True)
                     if i != 0:
                         T.barrier_arrive(powers_free)
                         T.barrier_wait(powers_free, (i & 1) ^ 1)

@@ -10,16 +10,16 @@ from __future__ import annotations
 import concurrent.futures
 import multiprocessing
 import re
-import subprocess
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from di_kernels.tile.catalogue import kernels
 from di_kernels.tile.kernel import Kernel
-from di_kernels.tile.toolchain import SHARED_MEMORY_BYTES, find_nvcc, require_tools
+from di_kernels.tile.toolchain import SHARED_MEMORY_BYTES, require_tools
+from di_kernels.tile.unit import compile_unit
 
+# Kernels in one run of the compiler: more save little and keep results waiting.
+_LARGEST_UNIT = 12
 _MATRIX_INSTRUCTION = re.compile(r"\b(wgmma\.mma_async|mma\.sync|tcgen05\.mma)")
 _REGISTERS = re.compile(r"Used (\d+) registers")
 _STATIC_BYTES = re.compile(r"(\d+) bytes smem")
@@ -53,7 +53,7 @@ class GateResult:
 def run_gate(
     architectures: Sequence[str], *, names: Sequence[str] = (), jobs: int = 1
 ) -> Iterator[GateResult]:
-    """Compiles the catalogue, or the kernels named.
+    """Compiles the catalogue, or the kernels named, several to a run of the compiler.
 
     Args:
         architectures: Of `ARCHITECTURES`.
@@ -64,33 +64,50 @@ def run_gate(
         BackendMissingError: TileLang or nvcc is not there.
     """
     require_tools()
-    pairs = [
-        (name, architecture)
-        for name in kernels()
-        if not names or name in names
-        for architecture in architectures
-    ]
+    chosen = [kernel for name, kernel in kernels().items() if not names or name in names]
+    units = []
+    for architecture in architectures:
+        declared = [kernel.name for kernel in chosen if architecture not in kernel.undeclared]
+        size = min(_LARGEST_UNIT, -(-len(declared) * len(architectures) // jobs))
+        units += [(part, architecture) for part in _parts(declared, max(1, size))]
+        for kernel in chosen:
+            if architecture in kernel.undeclared:
+                reason = kernel.undeclared[architecture]
+                yield GateResult(kernel.name, architecture, "undeclared", detail=reason)
     if jobs == 1:
-        yield from map(_compile, pairs)
+        for unit in units:
+            yield from _compile(unit)
         return
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(jobs, mp_context=context) as pool:
-        yield from pool.map(_compile, pairs)
+        for results in pool.map(_compile, units):
+            yield from results
 
 
-def _compile(pair: tuple[str, str]) -> GateResult:
-    name, architecture = pair
-    kernel = kernels()[name]
-    reason = kernel.undeclared.get(architecture)
-    if reason is not None:
-        return GateResult(name, architecture, "undeclared", detail=reason)
+def _parts(names: list[str], size: int) -> list[list[str]]:
+    return [names[start : start + size] for start in range(0, len(names), size)]
+
+
+def _compile(unit: tuple[list[str], str]) -> list[GateResult]:
     import tilelang
 
-    try:
-        source, dynamic_bytes = _lower(kernel, architecture)
-    except (tilelang.tvm.error.TVMError, RuntimeError, ValueError, TypeError) as error:
-        return GateResult(kernel.name, architecture, "fail", detail=f"does not lower: {error}")
-    return _assess(kernel, architecture, *_run_nvcc(source, architecture), dynamic_bytes)
+    names, architecture = unit
+    results: dict[str, GateResult] = {}
+    lowered: dict[str, tuple[str, int]] = {}
+    for name in names:
+        try:
+            lowered[name] = _lower(kernels()[name], architecture)
+        except (tilelang.tvm.error.TVMError, RuntimeError, ValueError, TypeError) as error:
+            results[name] = GateResult(
+                name, architecture, "fail", detail=f"does not lower: {error}"
+            )
+    if lowered:
+        compiled = compile_unit([source for source, _ in lowered.values()], architecture)
+        for (name, (_, dynamic_bytes)), made in zip(lowered.items(), compiled, strict=True):
+            results[name] = _assess(
+                kernels()[name], architecture, made.report, made.ptx, dynamic_bytes
+            )
+    return [results[name] for name in names]
 
 
 def _assess(
@@ -128,28 +145,3 @@ def _lower(kernel: Kernel, architecture: str) -> tuple[str, int]:
     functions = artifact.device_mod.functions.values()
     dynamic = [int(function.attrs.get("dyn_shared_memory_buf", 0)) for function in functions]
     return artifact.kernel_source, max(dynamic, default=0)
-
-
-def _run_nvcc(source: str, architecture: str) -> tuple[str, str | None]:
-    """Report of ptxas and the PTX; no PTX where nvcc refuses."""
-    import tilelang
-
-    root = Path(tilelang.__file__).parent
-    number = architecture.removeprefix("sm_")
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "kernel.cu"
-        path.write_text(source)
-        command = [
-            str(find_nvcc()), "-cubin", "-O3", "-std=c++20", "--keep", f"--keep-dir={folder}",
-            "-Xptxas=-v", f"-gencode=arch=compute_{number},code={architecture}",
-            f"-I{root / 'src'}", f"-I{root / '3rdparty' / 'cutlass' / 'include'}",
-            "-o", str(path.with_suffix(".cubin")), str(path),
-        ]  # fmt: skip
-        # Our own command line: the compiler on our own source.
-        done = subprocess.run(  # noqa: S603
-            command, capture_output=True, text=True, check=False
-        )
-        report = done.stdout + done.stderr
-        if done.returncode:
-            return report, None
-        return report, "".join(ptx.read_text() for ptx in Path(folder).glob("*.ptx"))

@@ -1,0 +1,19 @@
+"""What the catalogue promises of every op."""
+
+import pytest
+
+from di_kernels import op_names
+from di_kernels.tile.catalogue import kernels
+
+OPS = sorted({op for kernel in kernels().values() for op in kernel.ops})
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_every_op_with_kernels_has_a_variant_for_sm100(op):
+    assert op in op_names()
+    of_op = [kernel for kernel in kernels().values() if op in kernel.ops]
+    on_sm100 = [kernel for kernel in of_op if "sm_100a" in kernel.architectures]
+    assert on_sm100
+    # Where the work is a product, a variant of the product, not only what runs around it.
+    is_product = any(kernel.has_tensor_core for kernel in of_op)
+    assert any(kernel.has_tensor_core for kernel in on_sm100) or not is_product
