@@ -80,6 +80,22 @@ def test_rows_are_gathered_in_parts_without_a_change(monkeypatch):
     assert_close(parts, whole)
 
 
+@pytest.mark.parametrize("invariant", INVARIANT)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_rotation_is_the_op_before_and_back_after(dtype, invariant):
+    q, _, _, sink = inputs(dtype=dtype)
+    pool = RecordPool(torch.randn(20, 32).to(dtype), "plain", 32)
+    slots = torch.arange(35).view(5, 7) % 20
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    positions = torch.tensor([0, 1, 70, 4095, 1_000_000])
+    rotation = ops.rope_rotation(positions, ops.rope_frequencies(16, 10_000.0), wide)
+    rotated = ops.apply_rope(q, rotation)
+    out = ops.sparse_attention(rotated, pool, slots, sink, batch_invariant=invariant)
+    fused = ops.sparse_attention(q, pool, slots, sink, rotation=rotation, batch_invariant=invariant)
+    assert_bitwise(fused, ops.apply_rope(out, rotation.inverse()))
+    assert not torch.equal(fused, out)
+
+
 def test_mistakes_are_named():
     q, k, valid, sink = inputs()
     pool = RecordPool(torch.randn(20, 32), "plain", 32)
@@ -88,3 +104,11 @@ def test_mistakes_are_named():
         ops.sparse_attention(q, pool, slots, sink, selected=pool)
     with pytest.raises(ValueError, match="`sink`"):
         ops.sink_attention(q, k, valid, sink[:2])
+    frequencies = ops.rope_frequencies(32, 10_000.0)
+    other_rows = ops.rope_rotation(torch.arange(4), frequencies)
+    with pytest.raises(ValueError, match=r"`rotation.cos`.*\(5, any\)"):
+        ops.sparse_attention(q, pool, slots, sink, rotation=other_rows)
+    wide = ops.rope_rotation(torch.arange(5), frequencies)
+    narrow = RecordPool(torch.randn(20, 16), "plain", 16)
+    with pytest.raises(ValueError, match="even number from 2 to 16, the size of a head, got: 32"):
+        ops.sparse_attention(q[..., :16], narrow, slots, sink, rotation=wide)

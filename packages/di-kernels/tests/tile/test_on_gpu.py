@@ -3,6 +3,9 @@
 import pytest
 import torch
 
+from di_kernels import ops, use_backend
+from di_kernels.cases.case import Source
+from di_kernels.cases.kernels.release import record_pool, window_pool
 from di_kernels.check import KERNELS, run_checks
 
 HAS_HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
@@ -16,3 +19,33 @@ def test_kernels_pass_their_checks(op):
     results = list(run_checks("cuda", op_filter=[op], shapes=KERNELS))
     assert results
     assert [r for r in results if r.status != "pass"] == []
+
+
+@pytest.mark.gpu
+@pytest.mark.sm90
+@pytest.mark.skipif(not HAS_HOPPER, reason="needs a GPU of compute capability 9.0")
+@pytest.mark.parametrize("num_rows", [1, 6, 65, 200])
+@pytest.mark.parametrize("invariant", [False, True])
+def test_rotations_inside_attention_have_the_bits_of_those_apart(num_rows, invariant):
+    generator = torch.Generator().manual_seed(0)
+    source = Source(torch.device("cuda"), torch.bfloat16, False, generator)
+    window, selected = window_pool(source, 500), record_pool(source, "nvfp4", 128, 20)
+    q, sink = source.normal(num_rows, 64, 512), source.wide(64)
+    slots = source.integers(-1, 500, num_rows, 128)
+    chosen = source.integers(-1, selected.num_slots, num_rows, 512)
+    frequencies = ops.rope_frequencies(64, 10_000.0).cuda()
+    rotation = ops.rope_rotation(source.integers(0, 1 << 17, num_rows), frequencies)
+
+    def attend(q, **options):
+        with use_backend("tilelang"):
+            return ops.sparse_attention(
+                q, window, slots, sink, selected=selected, selected_slots=chosen,
+                batch_invariant=invariant, **options,
+            )  # fmt: skip
+
+    with use_backend("reference"):
+        rotated = ops.apply_rope(q, rotation)
+    out = attend(rotated)
+    with use_backend("reference"):
+        apart = ops.apply_rope(out, rotation.inverse())
+    assert torch.equal(attend(q, rotation=rotation), apart)

@@ -21,6 +21,7 @@ _SPARSE_ATTENTION.register(
             SizeRule("head_dim", 512, 512),
             SizeRule("window", 0, 256),
             SizeRule("k", 0, 768),
+            SizeRule("rotary_dim", 0, attend.ROTARY, multiple_of=attend.ROTARY),
         ),
         determinism="row_invariant_on_request",
         availability=missing_tools,

@@ -1,4 +1,4 @@
-"""Sparse attention beside gathered entries and torch's own."""
+"""Sparse attention beside gathered entries and torch's own, its rotations inside and apart."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from di_kernels import ops
 from di_kernels.cases.case import Source
 from di_kernels.cases.kernels import release as widths
 from di_kernels.kernel_bench.timing import Workload, on_tilelang
+from di_kernels.ops.rope import RopeRotation
 from di_kernels.records import RecordPool
+from di_kernels.registry import use_backend
+from di_kernels.tile.toolchain import TILELANG
 
 
 def sparse_attention(source: Source) -> Iterator[Workload]:
@@ -35,16 +38,40 @@ def sparse_attention(source: Source) -> Iterator[Workload]:
                 slots: torch.Tensor = slots,
                 chosen: torch.Tensor | None = chosen,
                 selected: RecordPool | None = selected,
+                rotation: RopeRotation | None = None,
             ) -> torch.Tensor:
                 return ops.sparse_attention(
-                    q, window, slots, sink, selected=selected, selected_slots=chosen
-                )
+                    q, window, slots, sink, selected=selected, selected_slots=chosen,
+                    rotation=rotation,
+                )  # fmt: skip
 
             ways = {"tilelang": on_tilelang(ours)}
             if num_rows <= 256:
                 ways["torch bf16"] = _gathered_attention(source, q, slots, chosen)
             flops = 4 * num_rows * widths.HEADS * widths.HEAD_DIM * (128 + width)
             yield Workload("sparse_attention", f"{name}, {num_rows} rows", ways, moved, flops)
+            if name != "mxfp8":
+                label = f"{name} with rotation, {num_rows} rows"
+                ways = _rotated_ways(source, q, ours)
+                yield Workload("sparse_attention", label, ways, moved, flops)
+
+
+def _rotated_ways(
+    source: Source, q: torch.Tensor, attend: Callable[..., torch.Tensor]
+) -> dict[str, Callable[[], object]]:
+    """Rotations inside, and as ops of their own before and after."""
+    frequencies = ops.rope_frequencies(64, 10_000.0).to(source.device)
+    rotation = ops.rope_rotation(source.integers(0, 1 << 17, q.shape[0]), frequencies)
+    back = rotation.inverse()
+
+    def apart() -> torch.Tensor:
+        with use_backend(TILELANG):
+            return ops.apply_rope(attend(q=ops.apply_rope(q, rotation)), back)
+
+    return {
+        "tilelang": on_tilelang(lambda: attend(rotation=rotation)),
+        "tilelang, rotations apart": apart,
+    }
 
 
 def _gathered_attention(

@@ -12,6 +12,7 @@ import torch
 
 from di_kernels.checks import check_shape
 from di_kernels.numerics import cast, wide_dtype, widen
+from di_kernels.ops.rope import RopeRotation, _apply_rope
 from di_kernels.records import RecordPool, record_bytes
 from di_kernels.registry import Op
 
@@ -28,26 +29,30 @@ def sparse_attention(
     *,
     selected: RecordPool | None = None,
     selected_slots: torch.Tensor | None = None,
+    rotation: RopeRotation | None = None,
     scale: float | None = None,
     batch_invariant: bool = False,
 ) -> torch.Tensor:
     """Attention of every row over its window entries and its selected entries.
 
     Args:
-        q: Rotated queries, shape (num_rows, heads, head_dim), float32, float64 or bfloat16.
+        q: Queries, shape (num_rows, heads, head_dim), float32, float64 or bfloat16; rotated unless
+            `rotation` is given.
         window: Sliding-window entries.
         window_slots: Slots in `window`, shape (num_rows, window), integer; -1 for none.
         sink: Shape (heads,), float.
         selected: Compressed entries; None for window attention alone.
         selected_slots: Slots in `selected`, shape (num_rows, k), integer; -1 for none.
+        rotation: Rotations of the rows' positions, as `rope_rotation` gives them: queries are
+            rotated by them first, the result is rotated back. Equals `apply_rope` before and
+            after, each with its rounding. None leaves both out.
         scale: Factor of the dot products; head_dim^-0.5 when None.
         batch_invariant: A row's bits do not depend on the other rows nor on the number of -1 slots
             at the end.
 
     Returns:
         Shape and dtype of `q`. For bfloat16 queries the exponentials are rounded to bfloat16
-        before the value product and their sum is not, as in the reference. The inverse rotation is
-        a separate `apply_rope`.
+        before the value product and their sum is not, as in the reference.
 
     Raises:
         ValueError: The shapes do not match, or one of `selected` and `selected_slots` is missing.
@@ -61,6 +66,7 @@ def sparse_attention(
         )
     if selected_slots is not None:
         check_shape("selected_slots", selected_slots, (q.shape[0], None))
+    rotary_dim = 0 if rotation is None else _checked_rotary_dim(q, rotation)
     num_selected = 0 if selected_slots is None else selected_slots.shape[1]
     run = _SPARSE_ATTENTION.select(
         q,
@@ -69,9 +75,25 @@ def sparse_attention(
         head_dim=q.shape[2],
         window=window_slots.shape[1],
         k=num_selected,
+        rotary_dim=rotary_dim,
     )
     scale = q.shape[-1] ** -0.5 if scale is None else scale
-    return run(q, window, window_slots, selected, selected_slots, sink, scale, batch_invariant)
+    return run(
+        q, window, window_slots, selected, selected_slots, sink, scale, rotation, batch_invariant
+    )
+
+
+def _checked_rotary_dim(q: torch.Tensor, rotation: RopeRotation) -> int:
+    """Channels that rotate; refuses tables of other rows, or wider than a head."""
+    check_shape("rotation.cos", rotation.cos, (q.shape[0], None))
+    check_shape("rotation.sin", rotation.sin, tuple(rotation.cos.shape))
+    rotary_dim = rotation.cos.shape[1]
+    if not 0 < rotary_dim <= q.shape[2] or rotary_dim % 2:
+        raise ValueError(
+            f"invalid width of `rotation`: expected an even number from 2 to {q.shape[2]}, the "
+            f"size of a head, got: {rotary_dim}"
+        )
+    return rotary_dim
 
 
 def sink_attention(
@@ -137,9 +159,17 @@ def _sparse_attention(
     selected_slots: torch.Tensor | None,
     sink: torch.Tensor,
     scale: float,
+    rotation: RopeRotation | None,
     batch_invariant: bool,
 ) -> torch.Tensor:
     """Gathers and dequantises each row's entries, some rows at a time, then attends."""
+    if rotation is not None:
+        rotated = _apply_rope(q, rotation)
+        out = _sparse_attention(
+            rotated, window, window_slots, selected, selected_slots, sink, scale, None,
+            batch_invariant,
+        )  # fmt: skip
+        return _apply_rope(out, rotation.inverse())
     sources = [(window, window_slots)]
     if selected is not None and selected_slots is not None:
         sources.append((selected, selected_slots))
@@ -155,6 +185,7 @@ def _sparse_attention(
                 None if selected_slots is None else selected_slots[start : start + rows_at_once],
                 sink,
                 scale,
+                None,
                 batch_invariant,
             )
             for start in range(0, q.shape[0], rows_at_once)

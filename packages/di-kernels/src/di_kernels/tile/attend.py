@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import torch
 
+from di_kernels.ops.rope import RopeRotation
 from di_kernels.records import RecordPool
 from di_kernels.tile.catalogue import kernel_for
+
+ROTARY = 64
+"""Channels of a head that rotate."""
 
 _UNIT = 16
 _TILE = 64
@@ -30,6 +34,7 @@ def sparse_attention(
     selected_slots: torch.Tensor | None,
     sink: torch.Tensor,
     scale: float,
+    rotation: RopeRotation | None,
     batch_invariant: bool,
 ) -> torch.Tensor:
     """Arguments as the op passes them; with `batch_invariant` a row's keys are never split."""
@@ -49,15 +54,30 @@ def sparse_attention(
     peaks, totals = torch.empty(2, *shape, dtype=torch.float32, device=device).unbind()
     name = f"sparse_attention_{selected.format}_{'whole' if parts == 1 else 'split'}"
     sink = sink.to(torch.float32)
+    cosines, sines = _angles(rotation, device)
+    rotates = int(rotation is not None)
     kernel_for(name, device)(
         q.contiguous(), _units(window), _units(selected), window_slots.to(torch.int32).contiguous(),
-        selected_slots.to(torch.int32).contiguous(), sink, scale, -(-num_tiles // parts),
-        window_width, selected_width, *_places(window), *_places(selected), out, sums, peaks,
-        totals,
+        selected_slots.to(torch.int32).contiguous(), sink, cosines, sines, rotates, scale,
+        -(-num_tiles // parts), window_width, selected_width, *_places(window),
+        *_places(selected), out, sums, peaks, totals,
     )  # fmt: skip
     if parts > 1:
-        kernel_for("merge_parts", device)(sums, peaks, totals, sink, out)
+        kernel_for("merge_parts", device)(
+            sums, peaks, totals, sink, cosines, sines, rotates, out
+        )  # fmt: skip
     return out
+
+
+def _angles(
+    rotation: RopeRotation | None, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Float32 tables, whose values float64 ones hold too; one row that nobody reads without."""
+    if rotation is None:
+        unused = torch.empty(1, ROTARY, dtype=torch.float32, device=device)
+        return unused, unused
+    cosines, sines = (table.to(torch.float32).contiguous() for table in rotation)
+    return cosines, sines
 
 
 def _units(pool: RecordPool) -> torch.Tensor:

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-# ruff: noqa: ANN001, ANN202
+# ruff: noqa: ANN202
 # (TileLang parses the kernels below as its own language.)
 """Sparse attention over packed records: window entries and selected entries of every row.
 
@@ -13,114 +13,29 @@ queries and keys, takes the softmax and the left half of the value product, warp
 half, warp group 2 gathers records and turns them into two bfloat16 key tiles in shared memory.
 Parts are merged by `merge_parts` in their order, so equal calls give equal bits.
 
-| record | units of 16 bytes | contents |
-|---|---|---|
-| `mxfp8` (528 bytes) | 0 .. 31, 32 | 512 e4m3 codes, 16 UE8M0 scales |
-| `nvfp4` (288 bytes) | 0 .. 15, 16 .. 17 | 512 e2m1 codes, 32 e4m3 scales |
+With a rotation, queries are rotated on their way into shared memory and results on their way out
+(`merge_parts` does the latter for parts).
 
-A pool is seen as units of 16 bytes; slot n starts at unit n // entries * block_stride +
-section_offset + n % entries * record. Roles need barriers, so nothing below sm_90a. Elsewhere than
-there `T.gemm` replaces wgmma; those variants compile and were never run.
+Roles need barriers, so nothing below sm_90a. Elsewhere than there `T.gemm` replaces wgmma; those
+variants compile and were never run.
 """
 
 import tilelang.language as T
 
-from di_kernels.tile.cuda_source import COMMON, RECORDS
+from di_kernels.tile.cuda_source import COMMON, RECORDS, ROTATION
+from di_kernels.tile.gather import RECORD_UNITS, TILE, record_macros
+from di_kernels.tile.merge import (
+    DIM,
+    HEADS,
+    KEY_SCALE,
+    LOG2_E,
+    ROTARY,
+    finite_sink,
+    load_angles,
+)
 
-HEADS, DIM, TILE = 64, 512, 64
 MAX_KEYS = 1024
-RECORD_UNITS = {"mxfp8": 33, "nvfp4": 18}
 _PRODUCERS = 128
-_LOG2_E = 1.4426950408889634
-_KEY_SCALE = 65536.0
-_LARGE = 1e30
-
-
-def _record_macros(selected_format: str):
-    """Gathers and conversions of a tile, piece by piece.
-
-    The next piece's records are in registers before the current one is converted. A warp takes 8
-    keys x 4 chunks, so that its stores hit 8 swizzled places; `mxfp8` tiles are 4 pieces of 16
-    keys, `nvfp4` tiles 2 of 32.
-    """
-
-    @T.macro
-    def load_nvfp4(units, starts, codes, scales, tile, piece, tx):
-        for u in T.unroll(4):
-            scales[u] = T.uint32(0)
-            for v in T.vectorized(4):
-                codes[u * 4 + v] = T.uint32(0)
-        start = starts[tile * TILE + piece * 32 + (tx - 256) // 32 * 8 + tx % 8]
-        if start >= 0:
-            for u in T.unroll(4):
-                for v in T.vectorized(4):
-                    codes[u * 4 + v] = units[start + u * 4 + tx % 32 // 8, v]
-                scales[u] = units[start + 16 + u // 2, u % 2 * 2 + tx % 32 // 16]
-
-    @T.macro
-    def store_nvfp4(codes, scales, keys_s, values, buffer, piece, tx):
-        for u in T.unroll(4):
-            T.call_extern(
-                "handle",
-                "di_unpack_nvfp4_record",
-                T.access_ptr(codes[u * 4], "r", 4),
-                scales[u],
-                tx // 8 % 2,
-                T.access_ptr(values, "w"),
-            )
-            for part in T.unroll(4):
-                for v in T.vectorized(8):
-                    keys_s[
-                        buffer,
-                        piece * 32 + (tx - 256) // 32 * 8 + tx % 8,
-                        (u * 4 + tx % 32 // 8) * 32 + part * 8 + v,
-                    ] = values[part * 8 + v]
-
-    @T.macro
-    def load_mxfp8(units, starts, codes, scales, tile, piece, tx):
-        for u in T.unroll(4):
-            scales[u] = T.uint32(0)
-            for v in T.vectorized(4):
-                codes[u * 4 + v] = T.uint32(0)
-        start = starts[tile * TILE + piece * 16 + (tx - 256) // 32 % 2 * 8 + tx % 8]
-        if start >= 0:
-            for u in T.unroll(4):
-                for v in T.vectorized(4):
-                    codes[u * 4 + v] = units[
-                        start + (tx - 256) // 64 * 16 + u * 4 + tx % 32 // 8, v
-                    ]
-                scales[u] = units[start + 32, (tx - 256) // 64 * 2 + u // 2]
-
-    @T.macro
-    def store_mxfp8(codes, scales, keys_s, values, buffer, piece, tx):
-        for u in T.unroll(4):
-            T.call_extern(
-                "handle",
-                "di_unpack_mxfp8_record",
-                T.access_ptr(codes[u * 4], "r", 4),
-                scales[u],
-                u % 2 * 2 + tx % 32 // 16,
-                T.access_ptr(values, "w"),
-            )
-            for part in T.unroll(2):
-                for v in T.vectorized(8):
-                    keys_s[
-                        buffer,
-                        piece * 16 + (tx - 256) // 32 % 2 * 8 + tx % 8,
-                        ((tx - 256) // 64 * 16 + u * 4 + tx % 32 // 8) * 16 + part * 8 + v,
-                    ] = values[part * 8 + v]
-
-    @T.macro
-    def load_first(window, selected, starts, codes, scales, tile, span, tx):
-        if tile < span[2]:
-            if span[1] + tile < span[0]:
-                load_mxfp8(window, starts, codes, scales, tile, 0, tx)
-            elif selected_format == "mxfp8":
-                load_mxfp8(selected, starts, codes, scales, tile, 0, tx)
-            else:
-                load_nvfp4(selected, starts, codes, scales, tile, 0, tx)
-
-    return load_first, load_nvfp4, store_nvfp4, load_mxfp8, store_mxfp8
 
 
 def sparse_attention(selected_format: str, *, is_split: bool, has_wgmma: bool) -> object:
@@ -136,9 +51,10 @@ def sparse_attention(selected_format: str, *, is_split: bool, has_wgmma: bool) -
     )
     window_units, selected_units = T.dynamic("window_units, selected_units")
     num_parts, part_rows = T.dynamic("num_parts, part_rows")  # part_rows: num_rows if split
-    load_first, load_nvfp4, store_nvfp4, load_mxfp8, store_mxfp8 = _record_macros(selected_format)
+    table_rows = T.dynamic("table_rows")  # num_rows if there is a rotation
+    load_first, load_nvfp4, store_nvfp4, load_mxfp8, store_mxfp8 = record_macros(selected_format)
     selected_record = RECORD_UNITS[selected_format]
-    half = DIM // 2
+    half, passed = DIM // 2, DIM - ROTARY
 
     @T.prim_func
     def kernel(
@@ -148,6 +64,9 @@ def sparse_attention(selected_format: str, *, is_split: bool, has_wgmma: bool) -
         window_slots: T.Tensor((num_rows, window_columns), "int32"),
         selected_slots: T.Tensor((num_rows, selected_columns), "int32"),
         sink: T.Tensor((HEADS,), "float32"),
+        cosines: T.Tensor((table_rows, ROTARY), "float32"),
+        sines: T.Tensor((table_rows, ROTARY), "float32"),
+        rotates: T.int32,
         scale: T.float32,
         part_tiles: T.int32,
         window_width: T.int32,
@@ -164,7 +83,7 @@ def sparse_attention(selected_format: str, *, is_split: bool, has_wgmma: bool) -
         part_total: T.Tensor((num_parts, part_rows, HEADS), "float32"),
     ):
         with T.Kernel(num_parts, num_rows, threads=256 + _PRODUCERS) as (part, row):
-            T.import_source(COMMON + RECORDS)
+            T.import_source(COMMON + RECORDS + ROTATION)
             q_s = T.alloc_shared((HEADS, DIM), "bfloat16")
             keys_s = T.alloc_shared((2, TILE, DIM), "bfloat16")
             powers_s = T.alloc_shared((HEADS, TILE), "bfloat16")
@@ -187,6 +106,9 @@ def sparse_attention(selected_format: str, *, is_split: bool, has_wgmma: bool) -
             eight = T.alloc_local((8,), "bfloat16")
             reordered = T.alloc_local((8,), "bfloat16")
             q_values = T.alloc_local((16 * 8,), "bfloat16")
+            q_turned = T.alloc_local((2 * 8,), "bfloat16")
+            cosine = T.alloc_local((8,), "float32")
+            sine = T.alloc_local((8,), "float32")
             keys_ready = T.alloc_barrier(arrive_count=[_PRODUCERS] * 2)
             keys_free = T.alloc_barrier(arrive_count=[256] * 2)
             powers_ready = T.alloc_barrier(arrive_count=256)
@@ -198,23 +120,50 @@ def sparse_attention(selected_format: str, *, is_split: bool, has_wgmma: bool) -
             span[0] = T.ceildiv(window_width, TILE)
             span[1] = part * part_tiles
             span[2] = T.min(part_tiles, span[0] + T.ceildiv(selected_width, TILE) - span[1])
-            factor = scale * T.float32(_LOG2_E * _KEY_SCALE)
+            factor = scale * T.float32(LOG2_E * KEY_SCALE)
 
             # Queries come through the threads that multiply, places of records through those that
             # gather: two latencies side by side.
             if tx < 256:
-                for step in T.unroll(16):
+                if tx % 64 < passed // 8:
+                    for step in T.unroll(16):
+                        for v in T.vectorized(8):
+                            q_values[step * 8 + v] = q[row, step * 4 + tx // 64, tx % 64 * 8 + v]
+                for step in T.unroll(2):
                     for v in T.vectorized(8):
-                        q_values[step * 8 + v] = q[row, step * 4 + tx // 64, tx % 64 * 8 + v]
-                for step in T.unroll(16):
+                        q_turned[step * 8 + v] = q[
+                            row, step * 32 + tx // 8, passed + tx % 8 * 8 + v
+                        ]
+                if rotates != 0:
+                    load_angles(cosines, sines, row, tx % 8 * 8, cosine, sine)
+                    for step in T.unroll(2):
+                        T.call_extern(
+                            "handle",
+                            "di_rotate",
+                            T.access_ptr(q_turned[step * 8], "rw", 8),
+                            T.access_ptr(cosine, "r"),
+                            T.access_ptr(sine, "r"),
+                            T.float32(1),
+                        )
+                if tx % 64 < passed // 8:
+                    for step in T.unroll(16):
+                        T.call_extern(
+                            "handle",
+                            "di_interleave_halves",
+                            T.access_ptr(q_values[step * 8], "r", 8),
+                            T.access_ptr(reordered, "w"),
+                        )
+                        for v in T.vectorized(8):
+                            q_s[step * 4 + tx // 64, tx % 64 * 8 + v] = reordered[v]
+                for step in T.unroll(2):
                     T.call_extern(
                         "handle",
                         "di_interleave_halves",
-                        T.access_ptr(q_values[step * 8], "r", 8),
+                        T.access_ptr(q_turned[step * 8], "r", 8),
                         T.access_ptr(reordered, "w"),
                     )
                     for v in T.vectorized(8):
-                        q_s[step * 4 + tx // 64, tx % 64 * 8 + v] = reordered[v]
+                        q_s[step * 32 + tx // 8, passed + tx % 8 * 8 + v] = reordered[v]
                 T.fence_proxy_async()
             else:
                 for step in T.serial(T.ceildiv(span[2] * TILE, _PRODUCERS)):
@@ -283,7 +232,7 @@ def sparse_attention(selected_format: str, *, is_split: bool, has_wgmma: bool) -
                     T.barrier_arrive(keys_free[i % 2])
                 if is_split:
                     for h, c in T.Parallel(HEADS, half):
-                        part_sum[part, row, h, c] = left[h, c] * T.float32(_KEY_SCALE)
+                        part_sum[part, row, h, c] = left[h, c] * T.float32(KEY_SCALE)
                     for h in T.Parallel(HEADS):
                         part_peak[part, row, h] = peak[h] * factor
                     for h in T.Parallel(HEADS):
@@ -293,13 +242,11 @@ def sparse_attention(selected_format: str, *, is_split: bool, has_wgmma: bool) -
                     for h in T.Parallel(HEADS):
                         total[h] = T.if_then_else(
                             total[h] > 0,
-                            T.float32(_KEY_SCALE)
+                            T.float32(KEY_SCALE)
                             / (
                                 total[h]
                                 + T.exp2(
-                                    T.max(T.min(sink[h], T.float32(_LARGE)), T.float32(-_LARGE))
-                                    * T.float32(_LOG2_E)
-                                    - peak[h] * factor
+                                    finite_sink(sink[h]) * T.float32(LOG2_E) - peak[h] * factor
                                 )
                             ),
                             0,
@@ -336,11 +283,13 @@ def sparse_attention(selected_format: str, *, is_split: bool, has_wgmma: bool) -
                 T.barrier_wait(powers_free, (span[2] - 1) & 1)
                 if is_split:
                     for h, c in T.Parallel(HEADS, half):
-                        part_sum[part, row, h, half + c] = right[h, c] * T.float32(_KEY_SCALE)
+                        part_sum[part, row, h, half + c] = right[h, c] * T.float32(KEY_SCALE)
                 else:
                     for h, c in T.Parallel(HEADS, half):
                         right[h, c] *= inverse_s[h]
                     T.copy(right, q_s[:, half:])
+                    if rotates != 0 and tx % 32 >= (passed - half) // 8:
+                        load_angles(cosines, sines, row, half + tx % 32 * 8 - passed, cosine, sine)
                     for step in T.unroll(16):
                         for v in T.vectorized(8):
                             eight[v] = q_s[step * 4 + (tx - 128) // 32, half + tx % 32 * 8 + v]
@@ -350,6 +299,15 @@ def sparse_attention(selected_format: str, *, is_split: bool, has_wgmma: bool) -
                             T.access_ptr(eight, "r"),
                             T.access_ptr(reordered, "w"),
                         )
+                        if rotates != 0 and tx % 32 >= (passed - half) // 8:
+                            T.call_extern(
+                                "handle",
+                                "di_rotate",
+                                T.access_ptr(reordered, "rw"),
+                                T.access_ptr(cosine, "r"),
+                                T.access_ptr(sine, "r"),
+                                T.float32(-1),
+                            )
                         for v in T.vectorized(8):
                             out[row, step * 4 + (tx - 128) // 32, half + tx % 32 * 8 + v] = (
                                 reordered[v]
@@ -386,72 +344,5 @@ def sparse_attention(selected_format: str, *, is_split: bool, has_wgmma: bool) -
                         store_nvfp4(codes_b, scales_b, keys_s, values, i % 2, 1, tx)
                     T.fence_proxy_async()
                     T.barrier_arrive(keys_ready[i % 2])
-
-    return kernel
-
-
-def merge_parts(*, overlaps_launch: bool) -> object:
-    """Sum of the parts of every row and head in their order, with the sink, as bfloat16.
-
-    With `overlaps_launch` the launch overlaps the kernel before it (sm_90 and later).
-    """
-    num_rows, num_parts = T.dynamic("num_rows, num_parts")
-
-    @T.prim_func
-    def kernel(
-        part_sum: T.Tensor((num_parts, num_rows, HEADS, DIM), "float32"),
-        part_peak: T.Tensor((num_parts, num_rows, HEADS), "float32"),
-        part_total: T.Tensor((num_parts, num_rows, HEADS), "float32"),
-        sink: T.Tensor((HEADS,), "float32"),
-        out: T.Tensor((num_rows, HEADS, DIM), "bfloat16"),
-    ):
-        with T.Kernel(HEADS // 2, num_rows, threads=128) as (pair, row):
-            T.import_source(COMMON + RECORDS)
-            if overlaps_launch:
-                T.pdl_sync()
-            tx = T.get_thread_binding()
-            head = pair * 2 + tx // 64
-            sums = T.alloc_local((8,), "float32")
-            part_values = T.alloc_local((8,), "float32")
-            rounded = T.alloc_local((8,), "bfloat16")
-            ordered = T.alloc_local((8,), "bfloat16")
-            state = T.alloc_local((3,), "float32")
-            state[0] = -T.float32(3e38)
-            for part in T.serial(num_parts):
-                if part_total[part, row, head] > 0:
-                    state[0] = T.max(state[0], part_peak[part, row, head])
-            state[1] = 0
-            for v in T.unroll(8):
-                sums[v] = 0
-            for part in T.serial(num_parts):
-                if part_total[part, row, head] > 0:
-                    state[2] = T.exp2(part_peak[part, row, head] - state[0])
-                    state[1] += state[2] * part_total[part, row, head]
-                    for u in T.unroll(2):
-                        for v in T.vectorized(4):
-                            part_values[u * 4 + v] = part_sum[
-                                part, row, head, tx % 64 * 8 + u * 4 + v
-                            ]
-                    for v in T.unroll(8):
-                        sums[v] += state[2] * part_values[v]
-            if state[1] > 0:
-                state[1] = 1 / (
-                    state[1]
-                    + T.exp2(
-                        T.max(T.min(sink[head], T.float32(_LARGE)), T.float32(-_LARGE))
-                        * T.float32(_LOG2_E)
-                        - state[0]
-                    )
-                )
-            for v in T.unroll(8):
-                rounded[v] = T.cast(sums[v] * state[1], "bfloat16")
-            T.call_extern(
-                "handle",
-                "di_separate_halves",
-                T.access_ptr(rounded, "r"),
-                T.access_ptr(ordered, "w"),
-            )
-            for v in T.vectorized(8):
-                out[row, head, tx % 64 * 8 + v] = ordered[v]
 
     return kernel

@@ -154,3 +154,21 @@ __device__ __forceinline__ void di_separate_halves(const Value* in, Value* out) 
   }
 }
 """
+
+ROTATION = r"""
+// Rotates four pairs of neighbouring channels in place, values * cosines + swapped * sign * sines.
+// Products and sum are rounded one by one in float32, as `apply_rope` does.
+template <typename Value>
+__device__ __forceinline__ void di_rotate(Value* values, const float* cosines, const float* sines,
+                                          float sign) {
+#pragma unroll
+  for (int first = 0; first < 8; first += 2) {
+    const int second = first + 1;
+    const float x = static_cast<float>(values[first]), y = static_cast<float>(values[second]);
+    values[first] = static_cast<Value>(
+        __fadd_rn(__fmul_rn(x, cosines[first]), __fmul_rn(y, sign * sines[first])));
+    values[second] = static_cast<Value>(
+        __fadd_rn(__fmul_rn(y, cosines[second]), __fmul_rn(x, sign * sines[second])));
+  }
+}
+"""

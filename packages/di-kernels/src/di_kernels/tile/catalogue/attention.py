@@ -21,7 +21,7 @@ def _attention(architecture: str, *, selected_format: str, is_split: bool) -> ob
 
 
 def _merge_parts(architecture: str) -> object:
-    from di_kernels.tile.attention import merge_parts
+    from di_kernels.tile.merge import merge_parts
 
     return merge_parts(overlaps_launch=architecture != "sm_80")
 
