@@ -27,6 +27,7 @@ from di_kernels.fragments import (
     mxfp4_to_fragment_order,
     mxfp8_to_fragment_order,
 )
+from di_kernels.fragments_e4m3 import MXFP4E4M3FragmentWeight, mxfp4_to_e4m3_fragment_order
 from di_kernels.records import RecordPool
 from di_kernels.registry import (
     Backend,
@@ -48,6 +49,7 @@ __all__ = [
     "BackendMissingError",
     "FragmentWeight",
     "KernelError",
+    "MXFP4E4M3FragmentWeight",
     "MXFP4FragmentWeight",
     "MXFP4Weight",
     "MXFP8FragmentWeight",
@@ -69,6 +71,7 @@ __all__ = [
     "backends",
     "describe",
     "is_supported",
+    "mxfp4_to_e4m3_fragment_order",
     "mxfp4_to_fragment_order",
     "mxfp8_to_fragment_order",
     "op_names",

@@ -110,7 +110,7 @@ def _compare(case: Case) -> None:
             # A code of zero may carry a sign; its value is what counts.
             assert_bitwise(actual.cpu() + 0, expected.to(actual.dtype).cpu() + 0, name)
         else:
-            assert_close(actual.cpu(), expected.cpu(), name)
+            assert_close(actual.cpu(), expected.cpu(), name, tolerance=case.tolerance)
     for actual, again in zip(outputs, case.run(case.all_rows), strict=True):
         assert_bitwise(again, actual, f"{case.name} repeated")
 

@@ -4,6 +4,7 @@
 |---|---|---|---|---|
 | `mxfp8` | e4m3, 1 byte | 32 | UE8M0 byte, 2^(byte - 127), rounded up | 1e-4 |
 | `mxfp4` | e2m1, 2 per byte, even one low | 32 | UE8M0 byte, rounded up | 6 * 2^-126 |
+| `fp8` | e4m3, 1 byte | row | maximum / 448, float32 | 2^-100 |
 | `nvfp4` | e2m1, 2 per byte, even one low | 16 | e4m3 of maximum / 6, to nearest | 6 * 2^-9 |
 
 `nvfp4` here has no second scale for the whole tensor. Sources: DeepSeek-V4.1 reference
@@ -29,6 +30,7 @@ NVFP4_GROUP = 16
 E4M3_MAX = 448.0
 E2M1_MAX = 6.0
 MXFP8_FLOOR = 1e-4
+FP8_FLOOR = 2.0**-100
 MXFP4_FLOOR = 6 * 2.0**-126
 NVFP4_FLOOR = 6 * 2.0**-9
 
@@ -163,6 +165,16 @@ def _groups_and_scale(
     groups = torch.unflatten(widen(x), -1, (-1, MX_GROUP))
     largest = groups.abs().amax(-1, keepdim=True).clamp_min_(floor)
     return groups, power_of_two_scale(largest, code_max)
+
+
+def fp8_encode(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Codes (..., size) float8_e4m3fn and one scale per row (...), float32 or float64."""
+    wide = widen(x)
+    largest = wide.abs().amax(-1, keepdim=True).clamp_min_(FP8_FLOOR)
+    # Products alone: torch divides by a number in another way on a GPU than on a CPU.
+    codes = (wide * (largest.reciprocal() * E4M3_MAX)).to(torch.float8_e4m3fn)
+    scale = largest * (1 / E4M3_MAX) + (largest - largest)
+    return codes, scale.squeeze(-1)
 
 
 def mxfp8_encode(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

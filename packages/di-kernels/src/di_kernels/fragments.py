@@ -38,7 +38,7 @@ BLOCK = 64
 MXFP4_SCALE_OFFSET = 126
 MXFP8_SCALE_OFFSET = 120
 _LARGEST_SCALE_BYTE = 254
-_INTERLEAVE = 8
+INTERLEAVE = 8
 # Of an MXFP4 word: where bits 3 .. 0 of a code go, by (columns 8 .. 15?, row g + 8?).
 _MXFP4_BITS = (((15, 8, 7, 6), (14, 5, 4, 3)), ((9, 2, 1, 0), (13, 12, 11, 10)))
 
@@ -62,7 +62,7 @@ class MXFP4FragmentWeight:
     @property
     def shape(self) -> torch.Size:
         """Logical shape (..., rows, columns)."""
-        return _logical_shape(self.codes, self.is_single)
+        return logical_shape(self.codes, self.is_single)
 
     @property
     def device(self) -> torch.device:
@@ -105,7 +105,7 @@ class MXFP4FragmentWeight:
         )
         scales = scales - MXFP4_SCALE_OFFSET
         if self.is_interleaved:
-            order = _interleaved_rows(packed.shape[1], packed.device).argsort()
+            order = interleaved_rows(packed.shape[1], packed.device).argsort()
             packed, scales = packed[:, order], scales[:, order]
         if self.is_single:
             packed, scales = packed[0], scales[0]
@@ -176,15 +176,6 @@ FragmentWeight = MXFP4FragmentWeight | MXFP8FragmentWeight
 """A weight in fragment order."""
 
 
-def layout_of(weight: object) -> str:
-    """Name of a weight's layout, as backends list them."""
-    if isinstance(weight, MXFP4FragmentWeight):
-        return "interleaved fragment order" if weight.is_interleaved else "fragment order"
-    if isinstance(weight, MXFP8FragmentWeight):
-        return "fragment order"
-    return "dense" if isinstance(weight, torch.Tensor) else "checkpoint order"
-
-
 def mxfp4_to_fragment_order(
     weight: MXFP4Weight, *, interleave_gate_up: bool = False
 ) -> MXFP4FragmentWeight:
@@ -208,8 +199,8 @@ def mxfp4_to_fragment_order(
     check_multiple("columns", weight.shape[-1], BLOCK)
     _check_scales(scale, MXFP4_SCALE_OFFSET)
     if interleave_gate_up:
-        check_multiple("rows", rows, 4 * _INTERLEAVE)
-        order = _interleaved_rows(rows, data.device)
+        check_multiple("rows", rows, 4 * INTERLEAVE)
+        order = interleaved_rows(rows, data.device)
         data, scale = data[:, order], scale[:, order]
     parts = [_mxfp4_codes(matrix) for matrix in data]
     row_blocks, blocks = rows // BLOCK, weight.shape[-1] // BLOCK
@@ -256,7 +247,7 @@ def mxfp8_to_fragment_order(weight: MXFP8Weight) -> MXFP8FragmentWeight:
     halves = (halves.to(torch.int16) + MXFP8_SCALE_OFFSET) << 7
     scales = torch.nn.functional.pad(halves.flatten(2), (0, 8))
     return MXFP8FragmentWeight(
-        _as_int32(words).view(row_blocks, blocks, 1024), scales.contiguous().view(torch.int32)
+        signed_words(words).view(row_blocks, blocks, 1024), scales.contiguous().view(torch.int32)
     )
 
 
@@ -289,13 +280,14 @@ def _mxfp4_places() -> tuple[tuple[tuple[int, int, int], tuple[tuple[int, int], 
     )
 
 
-def _interleaved_rows(rows: int, device: torch.device) -> torch.Tensor:
+def interleaved_rows(rows: int, device: torch.device) -> torch.Tensor:
     """Old row of every new row: 8 gates, their 8 ups, the next 8 gates, ..."""
-    halves = torch.arange(rows, device=device).view(2, -1, _INTERLEAVE)
+    halves = torch.arange(rows, device=device).view(2, -1, INTERLEAVE)
     return halves.transpose(0, 1).reshape(-1)
 
 
-def _as_int32(words: torch.Tensor) -> torch.Tensor:
+def signed_words(words: torch.Tensor) -> torch.Tensor:
+    """Unsigned 32-bit numbers in int64 as the int32 of the same bits."""
     return torch.where(words >= 1 << 31, words - (1 << 32), words).to(torch.int32)
 
 
@@ -309,7 +301,8 @@ def _check_scales(scale: torch.Tensor, offset: int) -> None:
         )
 
 
-def _logical_shape(codes: torch.Tensor, is_single: bool) -> torch.Size:
+def logical_shape(codes: torch.Tensor, is_single: bool) -> torch.Size:
+    """Shape of the matrices that codes of shape (matrices, rows / 64, columns / 64, ...) hold."""
     matrices, row_blocks, blocks, _ = codes.shape
     matrix = (row_blocks * BLOCK, blocks * BLOCK)
     return torch.Size(matrix if is_single else (matrices, *matrix))

@@ -20,7 +20,7 @@ from di_kernels import (
 )
 from di_kernels.ops.attention import record_layout
 from di_kernels.registry import get_op
-from di_kernels.tile import attend, experts, linears, toolchain
+from di_kernels.tile import attend, linears, plan, toolchain
 from di_kernels.tile.catalogue import kernels
 from di_kernels.tile.catalogue.products import LINEAR_TILES, ROUTED_TILES
 
@@ -142,17 +142,17 @@ def test_pools_that_are_no_whole_units_have_another_layout():
 
 
 def test_the_tile_holds_the_average_of_an_expert_and_the_list_every_routing():
-    assert experts.tile_rows(6, 384) == 8
-    assert experts.tile_rows(48 * 8, 48) == 8
-    assert experts.tile_rows(48 * 9, 48) == 16
-    assert experts.tile_rows(48 * 5000, 48) == max(ROUTED_TILES)
+    assert plan.tile_rows(6, 384) == 8
+    assert plan.tile_rows(48 * 8, 48) == 8
+    assert plan.tile_rows(48 * 9, 48) == 16
+    assert plan.tile_rows(48 * 5000, 48) == max(ROUTED_TILES)
     generator = torch.Generator().manual_seed(0)
     for pairs, count in ((1, 8), (40, 8), (1000, 48)):
         for _ in range(20):
             routing = torch.randint(0, count, (pairs,), generator=generator).bincount()
             for rows in ROUTED_TILES:
                 needed = int((-(-routing // rows)).sum())
-                assert needed <= experts.num_tiles(pairs, count, rows)
+                assert needed <= plan.num_tiles(pairs, count, rows)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 5, 9, 20, 32])

@@ -8,6 +8,7 @@ from di_kernels.ops.linear import _GROUPED_LINEAR, _MXFP8_LINEAR
 from di_kernels.ops.moe import _MOE_EXPERTS
 from di_kernels.registry import Backend, SizeRule
 from di_kernels.tile import experts, linears
+from di_kernels.tile.experts_e4m3 import MAX_SIZE as FP8_MAX_SIZE
 from di_kernels.tile.toolchain import HOPPER, TILELANG, missing_tools
 
 _STAGE_COLUMNS = 256
@@ -21,15 +22,22 @@ def _product_rules(*sizes: str) -> tuple[SizeRule, ...]:
 _MOE_EXPERTS.register(
     Backend(
         TILELANG,
-        experts.moe_experts,  # type: ignore[arg-type]  # `layouts` leaves fragment weights only
+        experts.moe_experts,
         device_types=("cuda",),
         compute_capabilities=HOPPER,
         dtypes=(torch.bfloat16,),
-        size_rules=(*_product_rules("hidden", "size"), SizeRule("experts", 1, 1024)),
+        size_rules=(
+            *_product_rules("hidden", "size"),
+            SizeRule("experts", 1, 1024),
+            SizeRule("fp8_size", 0, FP8_MAX_SIZE),
+        ),
         determinism="row_invariant_on_request",
         availability=missing_tools,
-        layouts=("w13 in interleaved fragment order, w2 in fragment order",),
-        note="MXFP4 weights in fragment order, bfloat16 activations, SwiGLU in registers.",
+        layouts=(
+            "w13 in interleaved fragment order, w2 in fragment order",
+            "w13 in interleaved e4m3 fragment order, w2 in e4m3 fragment order, FP8 rows",
+        ),
+        note="MXFP4 weights in fragment order, bfloat16 or e4m3 rows, SwiGLU in registers.",
     )
 )
 for _op, _function in (

@@ -64,6 +64,8 @@ class Case:
         is_exact: The oracle must be met without any difference.
         num_bytes: Bytes the op must read and write at least.
         num_flops: Multiplications and additions it must do.
+        tolerance: Largest relative RMS error where that of the dtype does not hold, because a
+            rounding step inside turns small differences into larger ones.
     """
 
     op: str
@@ -75,6 +77,7 @@ class Case:
     is_exact: bool = False
     num_bytes: int = 0
     num_flops: int = 0
+    tolerance: float | None = None
 
     @property
     def name(self) -> str:

@@ -12,11 +12,13 @@ import torch
 
 from di_kernels.bench import BenchResult, Ceilings
 from di_kernels.cases.case import Source
-from di_kernels.kernel_bench import attention, hyper_connections, products, selection
+from di_kernels.kernel_bench import attention, experts_e4m3, hyper_connections, products, selection
 from di_kernels.kernel_bench.timing import kernel_ceilings, measure
 
 _FAMILIES = (
     (products.experts, ("moe_experts",)),
+    (experts_e4m3.experts, ("moe_experts",)),
+    (experts_e4m3.quantisers, ("fp8_quantize",)),
     (products.linears, ("mxfp8_linear", "grouped_linear")),
     (attention.sparse_attention, ("sparse_attention",)),
     (

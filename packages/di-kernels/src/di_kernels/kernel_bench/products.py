@@ -12,6 +12,7 @@ from di_kernels.cases.kernels import release as widths
 from di_kernels.fragments import MXFP4FragmentWeight, MXFP8FragmentWeight, mxfp8_to_fragment_order
 from di_kernels.kernel_bench.timing import Workload, on_tilelang
 from di_kernels.tile import experts as routed
+from di_kernels.tile.plan import tile_rows
 
 _EXPERTS = 48
 
@@ -53,7 +54,7 @@ def _equal_rows(
     pairs, device = experts * rows, source.device
     x = source.normal(pairs, hidden, scale=0.02)
     row_weights = source.wide(pairs).abs()
-    tile = routed.tile_rows(pairs, experts)
+    tile = tile_rows(pairs, experts)
     starts = [
         [e, e * rows + i, (e + 1) * rows] for e in range(experts) for i in range(0, rows, tile)
     ]

@@ -30,6 +30,7 @@ from di_kernels.ops.linear import (
 from di_kernels.ops.moe import expert_mlp, moe_experts, router_topk, swiglu
 from di_kernels.ops.norm import rms_norm
 from di_kernels.ops.quantize import (
+    fp8_quantize,
     mxfp4_dequantize,
     mxfp4_fake_quantize,
     mxfp4_quantize,
@@ -81,6 +82,7 @@ __all__ = [
     "entries_to_slots",
     "expand_candidates",
     "expert_mlp",
+    "fp8_quantize",
     "grouped_linear",
     "hc_collapse",
     "hc_collapse_norm",

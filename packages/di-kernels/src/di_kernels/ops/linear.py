@@ -12,7 +12,8 @@ import torch
 
 from di_kernels.checks import check_shape
 from di_kernels.formats import E4M3_MAX, MXFP8_FLOOR, mxfp4_encode, power_of_two_scale, ue8m0_encode
-from di_kernels.fragments import FragmentWeight, MXFP8FragmentWeight, layout_of
+from di_kernels.fragments import FragmentWeight, MXFP8FragmentWeight
+from di_kernels.layouts import layout_of
 from di_kernels.matmul import matmul_rows
 from di_kernels.numerics import cast, widen
 from di_kernels.ops.quantize import mxfp8_fake_quantize

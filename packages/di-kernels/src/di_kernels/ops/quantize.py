@@ -8,6 +8,7 @@ from di_kernels.checks import check_dtype, check_multiple
 from di_kernels.formats import (
     MX_GROUP,
     NVFP4_GROUP,
+    fp8_encode,
     mxfp4_decode,
     mxfp4_encode,
     mxfp4_round_trip,
@@ -19,6 +20,24 @@ from di_kernels.formats import (
     nvfp4_round_trip,
 )
 from di_kernels.registry import FLOATS, Op
+
+
+def fp8_quantize(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Quantises rows to e4m3 with one scale each: x is codes * scale up to e4m3's rounding.
+
+    Args:
+        x: Values, shape (..., size), float32, float64 or bfloat16.
+
+    Returns:
+        Codes, shape (..., size), float8_e4m3fn, and scales, row maximum / 448, shape (...), float32
+        (float64 for float64). A row that holds a NaN or an infinity has codes or a scale that make
+        all of it NaN.
+
+    Raises:
+        TypeError: Another dtype.
+    """
+    check_dtype("x", x, FLOATS)
+    return _FP8_QUANTIZE.select(x, size=x.shape[-1])(x)
 
 
 def mxfp8_quantize(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -149,6 +168,7 @@ def _check(x: torch.Tensor, group: int) -> None:
     check_multiple("x.shape[-1]", x.shape[-1], group)
 
 
+_FP8_QUANTIZE = Op("fp8_quantize", fp8_encode, is_differentiable=False)
 _BYTES = (torch.uint8, torch.int8)
 _MXFP8_QUANTIZE = Op("mxfp8_quantize", mxfp8_encode, is_differentiable=False)
 _MXFP8_DEQUANTIZE = Op(

@@ -88,6 +88,7 @@ def assert_close(
     name: str = "result",
     *,
     dtype: torch.dtype | None = None,
+    tolerance: float | None = None,
 ) -> None:
     """Refuses a result whose relative RMS error exceeds the threshold of its dtype.
 
@@ -97,12 +98,13 @@ def assert_close(
         name: Name in the report.
         dtype: Dtype whose threshold holds; that of `actual` when None. Dtypes without a threshold
             (integers, codes) must be equal.
+        tolerance: Threshold instead of the dtype's.
 
     Raises:
         MismatchError: It does.
     """
     comparison = compare(actual, expected)
-    limit = THRESHOLDS.get(dtype or actual.dtype, 0.0)
+    limit = THRESHOLDS.get(dtype or actual.dtype, 0.0) if tolerance is None else tolerance
     if not comparison.relative_rms <= limit:
         raise MismatchError(f"{comparison.report(name)}, allowed {limit:.3g}")
 

@@ -75,7 +75,9 @@ __device__ __forceinline__ void di_unpack_mxfp8(const unsigned* codes, unsigned 
     }
   }
 }
+"""
 
+SWIGLU = r"""
 // Clamped SwiGLU of two projections rounded to bfloat16, times the routing weight.
 __device__ __forceinline__ float di_swiglu(float gate, float up, float limit, float weight) {
   gate = fminf(__bfloat162float(__float2bfloat16(gate)), limit);

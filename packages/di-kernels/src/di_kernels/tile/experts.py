@@ -8,72 +8,71 @@ Experts outside the range are nobody here; the reference raises for them.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from di_kernels.fragments import MXFP4FragmentWeight
 from di_kernels.ops.quantize import mxfp8_fake_quantize
+from di_kernels.tile import experts_e4m3
 from di_kernels.tile.catalogue import kernel_for
-from di_kernels.tile.catalogue.products import ROUTED_TILES, routed_name
-
-_FILLED_TILES = 1.0
-
-
-def tile_rows(num_pairs: int, num_experts: int) -> int:
-    """Rows per tile: the smallest that holds the average of an expert, decided without the device.
-
-    Twice the rows cost 15 to 30 %, a second pass over an expert's weights nearly 100 %.
-    """
-    average = num_pairs / max(1, min(num_experts, num_pairs))
-    return next(
-        (rows for rows in ROUTED_TILES if average <= rows * _FILLED_TILES), max(ROUTED_TILES)
-    )
-
-
-def num_tiles(num_pairs: int, num_experts: int, rows: int) -> int:
-    """Most tiles any routing needs."""
-    return min(num_experts, num_pairs) + num_pairs // rows
+from di_kernels.tile.catalogue.products import routed_name
+from di_kernels.tile.plan import Plan, in_eights, make_plan
 
 
 def moe_experts(
     x: torch.Tensor,
     indices: torch.Tensor,
     weights: torch.Tensor,
+    w13: Any,
+    w2: Any,
+    limit: float,
+    quantize_input: bool,
+    fp8_input: bool,
+    shared: torch.Tensor | None,
+    batch_invariant: bool,
+) -> torch.Tensor:
+    """Arguments as the op passes them; `batch_invariant` changes nothing, every result is.
+
+    The backend's layouts leave e4m3 fragment order with `fp8_input`, fragment order without.
+    """
+    out = torch.empty_like(x)
+    if indices.numel() == 0:
+        return out.zero_() if shared is None else out.copy_(shared)
+    plan = make_plan(indices, w2.codes.shape[0])
+    row_weights = weights.to(torch.float32).contiguous()
+    if fp8_input:
+        outputs = experts_e4m3.expert_outputs(x, row_weights, plan, w13, w2, limit)
+    else:
+        outputs = _bfloat16_outputs(x, row_weights, plan, w13, w2, limit, quantize_input)
+    name = "combine" if shared is None else "combine_shared"
+    added = x if shared is None else shared.contiguous()
+    kernel_for(name, x.device)(in_eights(outputs), plan.position, in_eights(added), in_eights(out))
+    return out
+
+
+def _bfloat16_outputs(
+    x: torch.Tensor,
+    weights: torch.Tensor,
+    plan: Plan,
     w13: MXFP4FragmentWeight,
     w2: MXFP4FragmentWeight,
     limit: float,
     quantize_input: bool,
-    shared: torch.Tensor | None,
-    batch_invariant: bool,
 ) -> torch.Tensor:
-    """Arguments as the op passes them; `batch_invariant` changes nothing, every result is."""
-    device, (num_rows, hidden) = x.device, x.shape
-    pairs, experts = indices.numel(), w2.codes.shape[0]
-    out = torch.empty_like(x)
-    if pairs == 0:
-        return out.zero_() if shared is None else out.copy_(shared)
-    rows = tile_rows(pairs, experts)
-    integers = torch.empty(2 * pairs, dtype=torch.int32, device=device)
-    order, position = integers[:pairs], integers[pairs:]
-    tiles = torch.empty(num_tiles(pairs, experts, rows), 3, dtype=torch.int32, device=device)
-    kernel_for("plan", device)(
-        indices.to(torch.int32).flatten(), experts, rows, order, position, tiles
-    )
-    sorted_x = x.new_empty(pairs, hidden)
-    sorted_weights = torch.empty(pairs, dtype=torch.float32, device=device)
+    """Outputs of the pairs in expert order, shape (pairs, hidden)."""
+    pairs = plan.order.numel()
+    sorted_x = x.new_empty(pairs, x.shape[1])
+    sorted_weights = weights.new_empty(pairs)
     source = mxfp8_fake_quantize(x) if quantize_input else x
-    kernel_for("permute", device)(
-        source.contiguous(), weights.to(torch.float32).flatten(), order, indices.shape[1],
-        sorted_x, sorted_weights,
+    kernel_for("permute", x.device)(
+        in_eights(source.contiguous()), weights.flatten(), plan.order, weights.shape[1],
+        in_eights(sorted_x), sorted_weights,
     )  # fmt: skip
-    activated = routed_product(sorted_x, w13, tiles, rows, sorted_weights, limit)
+    activated = routed_product(sorted_x, w13, plan.tiles, plan.rows, sorted_weights, limit)
     if quantize_input:
         activated = mxfp8_fake_quantize(activated)
-    outputs = routed_product(activated, w2, tiles, rows)
-    name = "combine" if shared is None else "combine_shared"
-    kernel_for(name, device)(
-        outputs, position.view(num_rows, -1), x if shared is None else shared.contiguous(), out
-    )
-    return out
+    return routed_product(activated, w2, plan.tiles, plan.rows)
 
 
 def routed_product(

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 import tilelang.language as T
 
-from di_kernels.tile.cuda_source import COMMON, WEIGHTS
+from di_kernels.tile.cuda_source import COMMON, SWIGLU, WEIGHTS
 
 BLOCK = 64
 CODE_WORDS = {"mxfp4": 512, "mxfp8": 1024}
@@ -169,7 +169,7 @@ def routed_gemm(tile: GemmTile, *, swiglu: bool) -> object:
         y: T.Tensor((num_pairs, row_blocks, width), "bfloat16"),
     ):
         with T.Kernel(row_blocks // groups, num_tiles, threads=tile.threads) as (bx, by):
-            T.import_source(COMMON + WEIGHTS)
+            T.import_source(COMMON + WEIGHTS + SWIGLU)
             if tile.blocks_per_sm > 1:
                 T.annotate_min_blocks_per_sm(tile.blocks_per_sm)
                 T.disable_warp_group_reg_alloc()

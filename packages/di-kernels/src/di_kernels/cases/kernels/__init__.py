@@ -8,10 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from di_kernels.cases.case import Case, Source
-from di_kernels.cases.kernels import attention, entries, hyper_connections, products, selection
+from di_kernels.cases.kernels import (
+    attention,
+    entries,
+    experts_e4m3,
+    hyper_connections,
+    products,
+    selection,
+)
 
 _FAMILIES = (
     products,
+    experts_e4m3,
     attention,
     entries,
     hyper_connections,

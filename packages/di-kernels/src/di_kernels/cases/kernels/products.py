@@ -35,7 +35,8 @@ def cases(source: Source) -> Iterator[Case]:
 def _expert_cases(source: Source) -> Iterator[Case]:
     w13, w2 = expert_weights(source, _CHECKED_EXPERTS)
     for num_rows in ROWS:
-        x = source.normal(num_rows, HIDDEN, scale=0.02)
+        # Large enough that the experts weigh as much as the shared rows, and some values clamp.
+        x = source.normal(num_rows, HIDDEN, scale=2)
         # Ragged: the first expert is everybody's, the last nobody's; some places are empty.
         indices = source.integers(-1, _CHECKED_EXPERTS - 1, num_rows, ACTIVE)
         indices[:, 0] = 0

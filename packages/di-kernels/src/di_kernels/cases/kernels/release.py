@@ -14,6 +14,7 @@ from di_kernels.fragments import (
     MXFP4FragmentWeight,
     mxfp4_to_fragment_order,
 )
+from di_kernels.fragments_e4m3 import MXFP4E4M3FragmentWeight, mxfp4_to_e4m3_fragment_order
 from di_kernels.records import RecordFormat, RecordPool, record_bytes
 from di_kernels.weights import MXFP4Weight, MXFP8Weight
 
@@ -53,6 +54,16 @@ def expert_weights(source: Source, experts: int) -> tuple[MXFP4FragmentWeight, M
     w13 = random_mxfp4(source, experts, 2 * EXPERT_SIZE, HIDDEN)
     w2 = random_mxfp4(source, experts, HIDDEN, EXPERT_SIZE)
     return mxfp4_to_fragment_order(w13, interleave_gate_up=True), mxfp4_to_fragment_order(w2)
+
+
+def e4m3_expert_weights(
+    source: Source, experts: int
+) -> tuple[MXFP4E4M3FragmentWeight, MXFP4E4M3FragmentWeight]:
+    """Both matrices of so many experts, for FP8 activations."""
+    w13 = random_mxfp4(source, experts, 2 * EXPERT_SIZE, HIDDEN)
+    w2 = random_mxfp4(source, experts, HIDDEN, EXPERT_SIZE)
+    gate_up = mxfp4_to_e4m3_fragment_order(w13, interleave_gate_up=True)
+    return gate_up, mxfp4_to_e4m3_fragment_order(w2)
 
 
 def record_pool(

@@ -11,12 +11,20 @@ from collections.abc import Callable
 
 import torch
 
-from di_kernels.tile.catalogue import attention, entries, hyper_connections, products, selection
+from di_kernels.tile.catalogue import (
+    attention,
+    entries,
+    experts_e4m3,
+    hyper_connections,
+    products,
+    selection,
+)
 from di_kernels.tile.kernel import Kernel
 from di_kernels.tile.toolchain import architecture_of, compile_kernel, require_tools
 
 _FAMILIES = (
     products,
+    experts_e4m3,
     attention,
     entries,
     hyper_connections,
