@@ -84,6 +84,22 @@ def test_selection_is_logged_once(double_op, caplog):
     assert caplog.messages == ["test_double: reference on cpu"]
 
 
+def test_a_cpu_is_asked_anew_once_a_backend_for_it_is_there(double_op):
+    x = torch.ones(2, requires_grad=True)
+    double_op.register(Backend("tilelang", lambda x: x * 2, device_types=("cuda",)))
+    for _ in range(2):
+        assert double_op.select(x) is double_op.reference
+    double_op.register(Backend("numpy", lambda x: x * 3, device_types=("cpu",)))
+    assert double_op.select(x.detach()) is double_op.backends[0].run
+    assert double_op.select(x) is double_op.reference
+
+
+def test_references_without_a_gradient_serve_inputs_that_have_one():
+    x = torch.randn(2, 32, requires_grad=True)
+    with di_kernels.use_backend("reference"):
+        assert torch.equal(ops.mxfp8_fake_quantize(x), ops.mxfp8_fake_quantize(x.detach()))
+
+
 def test_forcing_ends_with_its_block_and_unknown_names_are_listed():
     logits = torch.zeros(1, 4, 4)
     with di_kernels.use_backend("reference"):

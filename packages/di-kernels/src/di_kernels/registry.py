@@ -193,6 +193,9 @@ class Op(Generic[P, R]):
         dtypes: Dtypes of the leading tensor the reference serves.
         determinism: What the reference promises about bits.
         is_differentiable: Whether the reference has gradients.
+
+    Attributes:
+        _is_gpu_only: Whether no backend beside the reference serves a CPU.
     """
 
     name: str
@@ -202,7 +205,7 @@ class Op(Generic[P, R]):
     is_differentiable: bool = True
     backends: list[Backend[P, R]] = field(init=False)
     _logged: set[tuple[str, str]] = field(init=False, default_factory=set)
-    _served_cpu: bool = field(init=False, default=False)
+    _is_gpu_only: bool = field(init=False, default=True)
 
     def __post_init__(self) -> None:
         summary = (self.reference.__doc__ or "").strip().splitlines()
@@ -229,6 +232,7 @@ class Op(Generic[P, R]):
         if any(known.name == backend.name for known in self.backends):
             raise ValueError(f"op `{self.name}` has a backend of this name: {backend.name}")
         self.backends.insert(0, backend)
+        self._is_gpu_only &= backend.device_types is not None and "cpu" not in backend.device_types
 
     def select(
         self,
@@ -249,10 +253,12 @@ class Op(Generic[P, R]):
             KernelError: `use_backend` asked for a backend of this op that cannot serve the call.
         """
         wanted = _FORCED.get()
-        if wanted is None and len(self.backends) == 1:
-            if not like.is_cpu or not self._served_cpu:
-                self._announced(self.backends[0], like.device.type)
-                self._served_cpu = self._served_cpu or like.is_cpu
+        if wanted is None and like.is_cpu and like.dtype in self.dtypes:
+            # Known after the first call; refusals cost more than many an op.
+            if self._is_gpu_only and (REFERENCE, "cpu") in self._logged:
+                return self.reference
+        elif wanted is None and len(self.backends) == 1:
+            self._announced(self.backends[0], like.device.type)
             return self.reference
         needs_grad = like.requires_grad and torch.is_grad_enabled()
         capability = compute_capability_of(like.device)
@@ -266,7 +272,8 @@ class Op(Generic[P, R]):
                 capability,
                 like.dtype,
                 sizes,
-                needs_grad=needs_grad,
+                # A reference without a gradient gives a result that has none.
+                needs_grad=needs_grad and backend.name != REFERENCE,
                 row_invariant=row_invariant,
                 layout=layout,
             )

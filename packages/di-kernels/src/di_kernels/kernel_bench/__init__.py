@@ -12,7 +12,14 @@ import torch
 
 from di_kernels.bench import BenchResult, Ceilings
 from di_kernels.cases.case import Source
-from di_kernels.kernel_bench import attention, experts_e4m3, hyper_connections, products, selection
+from di_kernels.kernel_bench import (
+    attention,
+    entries,
+    experts_e4m3,
+    hyper_connections,
+    products,
+    selection,
+)
 from di_kernels.kernel_bench.timing import kernel_ceilings, measure
 
 _FAMILIES = (
@@ -27,6 +34,11 @@ _FAMILIES = (
     ),
     (selection.select_topk, ("select_topk",)),
     (selection.select_candidate_blocks, ("select_candidate_blocks",)),
+    (entries.quantizers, entries.QUANTIZERS),
+    (entries.norms, ("rms_norm",)),
+    (entries.rope, ("apply_rope",)),
+    (entries.writers, ("write_records", "norm_rope_write")),
+    (entries.compressor, ("compress_entries",)),
 )
 
 
@@ -39,6 +51,8 @@ def run_kernel_bench(
         if op_filter and not set(op_filter) & set(ops_of):
             continue
         for work in workloads(source):
+            if op_filter and work.op not in op_filter:
+                continue
             for name, call in work.ways.items():
                 yield measure(work, name, call, device, ceilings)
 

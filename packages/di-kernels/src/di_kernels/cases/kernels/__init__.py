@@ -14,12 +14,14 @@ from di_kernels.cases.kernels import (
     experts_e4m3,
     hyper_connections,
     products,
+    quantized_input,
     selection,
 )
 
 _FAMILIES = (
     products,
     experts_e4m3,
+    quantized_input,
     attention,
     entries,
     hyper_connections,

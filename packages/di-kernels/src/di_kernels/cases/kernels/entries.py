@@ -20,6 +20,8 @@ from di_kernels.registry import get_op
 
 LORA, INDEX_HEADS, INDEX_DIM, ROTARY, RATIO = 1280, 32, 128, 64, 2
 STATE_ROWS = 7
+"""Rows that a request keeps of its latest tokens."""
+
 _FILL = 0x5A
 _QUANTIZERS: dict[str, Callable[..., object]] = {
     name: getattr(ops, name)
@@ -176,7 +178,7 @@ def _rope_cases(source: Source, num_rows: int) -> Iterator[Case]:
         yield Case("apply_rope", label, source.dtype, num_rows, run, want, True)
 
 
-def _pool(source: Source, index: int, num_rows: int) -> RecordPool:
+def empty_pool(source: Source, index: int, num_rows: int) -> RecordPool:
     """An empty pool of `_POOLS` with room to spare, other bytes all the same."""
     record_format, dim, entries, stride, section = _POOLS[index]
     stride = stride or record_bytes(record_format, dim)
@@ -207,20 +209,20 @@ def _stray_bytes(pool: RecordPool, slots: torch.Tensor) -> torch.Tensor:
 def _writer_cases(source: Source, num_rows: int) -> Iterator[Case]:
     for index, (record_format, dim, entries, stride, _) in enumerate(_POOLS):
         x, weight = source.normal(num_rows, dim), source.wide(dim)
-        slots = _slots(source, _pool(source, index, num_rows), num_rows)
+        slots = _slots(source, empty_pool(source, index, num_rows), num_rows)
         rotation = rotations(source, num_rows)
 
         def write(
             rows: torch.Tensor, x: torch.Tensor = x, slots: torch.Tensor = slots, index: int = index
         ) -> Outputs:
-            pool = _pool(source, index, len(x))
+            pool = empty_pool(source, index, len(x))
             ops.write_records(pool, slots[rows], x[rows])
             return pool.read(slots[rows], torch.float32), _stray_bytes(pool, slots[rows])
 
         def written(
             x: torch.Tensor = x, slots: torch.Tensor = slots, index: int = index
         ) -> Outputs:
-            pool = _pool(source, index, len(x))
+            pool = empty_pool(source, index, len(x))
             on_cpu = RecordPool(pool.buffer.cpu(), *_POOLS[index][:3], _POOLS[index][4])
             on_cpu.write(slots.cpu(), x.cpu())
             return on_cpu.read(slots.cpu(), torch.float32), torch.zeros(len(x), 1).long()
@@ -229,7 +231,7 @@ def _writer_cases(source: Source, num_rows: int) -> Iterator[Case]:
             rows: torch.Tensor, x: torch.Tensor = x, weight: torch.Tensor = weight,
             rotation: RopeRotation = rotation, slots: torch.Tensor = slots, index: int = index,
         ) -> Outputs:  # fmt: skip
-            pool, single = _pool(source, index, len(x)), _pool(source, index, len(x))
+            pool, single = empty_pool(source, index, len(x)), empty_pool(source, index, len(x))
             # 32-bit slots: the other way of reading them.
             turns, places = _picked(rotation, rows), slots[rows].int()
             latent = ops.norm_rope_write(x[rows], weight, turns, pool, places)
@@ -253,7 +255,8 @@ def _differences(pool: RecordPool, single: RecordPool, rows: torch.Tensor) -> to
     return (pool.buffer != single.buffer).sum().expand(len(rows), 1)
 
 
-def _state(source: Source, num_requests: int) -> RecordPool:
+def compressor_state(source: Source, num_requests: int) -> RecordPool:
+    """Kept rows of so many requests, values and gates."""
     rows = source.normal(num_requests * STATE_ROWS, 2 * HEAD_DIM).float()
     return RecordPool(rows, "plain", 2 * HEAD_DIM)
 
@@ -261,7 +264,7 @@ def _state(source: Source, num_requests: int) -> RecordPool:
 def _compressor_cases(source: Source, num_rows: int) -> Iterator[Case]:
     """So many groups: of new rows, of kept rows, of both, and of a row that is not there."""
     num_history = max(1, num_rows // 2)
-    state = _state(source, num_history)
+    state = compressor_state(source, num_history)
     history = source.integers(-1, state.num_slots, num_history)
     rows_in = source.normal(2 * num_rows, 2 * HEAD_DIM).float()
     groups = source.integers(0, num_history + len(rows_in), num_rows, RATIO)
@@ -269,10 +272,10 @@ def _compressor_cases(source: Source, num_rows: int) -> Iterator[Case]:
 
     yield _state_write_case(source, rows_in)
     for index in (1, 2):
-        slots = _slots(source, _pool(source, index, num_rows), num_rows)
+        slots = _slots(source, empty_pool(source, index, num_rows), num_rows)
 
         def run(rows: torch.Tensor, index: int = index, slots: torch.Tensor = slots) -> Outputs:
-            pool, single = _pool(source, index, num_rows), _pool(source, index, num_rows)
+            pool, single = empty_pool(source, index, num_rows), empty_pool(source, index, num_rows)
             turns, places = _picked(rotation, rows), slots[rows]
             latent = ops.compress_entries(
                 rows_in, groups[rows], weight, turns, pool, places, state=state,

@@ -1,0 +1,209 @@
+"""Quantisers, norm, rotation and writers of entries beside torch, eager and compiled.
+
+`torch.compile` is measured at 64 rows. It refuses the references' writes into pools, so the
+compiled writers here make the records and put them into a plain table of records.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Iterator
+
+import torch
+
+from di_kernels import ops
+from di_kernels.cases.case import Source, nbytes
+from di_kernels.cases.kernels.entries import (
+    INDEX_DIM,
+    INDEX_HEADS,
+    LORA,
+    RATIO,
+    compressor_state,
+    empty_pool,
+    rotations,
+)
+from di_kernels.cases.kernels.release import HEAD_DIM, HEADS, HIDDEN
+from di_kernels.formats import mxfp4_encode, mxfp8_encode, nvfp4_encode
+from di_kernels.kernel_bench.timing import Workload, on_tilelang
+from di_kernels.ops.rope import RopeRotation
+from di_kernels.records import record_bytes
+from di_kernels.registry import REFERENCE, get_op, use_backend
+
+logger = logging.getLogger(__name__)
+
+_ROWS = (1, 16, 64, 256, 4096)
+_COMPILED_ROWS = 64
+_ENCODERS = {"mxfp8": mxfp8_encode, "nvfp4": nvfp4_encode, "index_mxfp4": mxfp4_encode}
+
+QUANTIZERS = ("mxfp8_fake_quantize", "mxfp8_quantize", "nvfp4_quantize", "mxfp4_fake_quantize")
+"""Those measured; the others differ in their codes alone."""
+
+Call = Callable[[], object]
+
+
+def _workload(op: str, label: str, call: Call, compiled: Call | None, moved: int) -> Workload:
+    """The op by the kernels, by torch, and compiled where a call is given for it."""
+
+    def eager() -> object:
+        with use_backend(REFERENCE):
+            return call()
+
+    ways = {"tilelang": on_tilelang(call), "torch": eager}
+    if compiled is not None and _works(op, compiled):
+        ways["torch.compile"] = compiled
+    return Workload(op, label, ways, moved, 0)
+
+
+def _works(op: str, call: Call) -> bool:
+    """Whether torch compiles the call; its compiler raises errors of many kinds."""
+    try:
+        with torch.inference_mode():
+            call()
+    except Exception as error:
+        logger.warning("%s: torch.compile fails: %s", op, str(error).splitlines()[0])
+        return False
+    return True
+
+
+def _compiled(num_rows: int, function: Callable[..., object], *arguments: object) -> Call | None:
+    if num_rows != _COMPILED_ROWS:
+        return None
+    compiled = torch.compile(function, dynamic=False)
+    return lambda: compiled(*arguments)
+
+
+def quantizers(source: Source) -> Iterator[Workload]:
+    """The activation of a linear, and index queries."""
+    for num_rows in _ROWS:
+        yield from _quantizers(source, num_rows)
+
+
+def norms(source: Source) -> Iterator[Workload]:
+    """The layer's input, and the query latent: columns of the projection it shares."""
+    for num_rows in _ROWS:
+        yield from _norms(source, num_rows)
+
+
+def rope(source: Source) -> Iterator[Workload]:
+    """Queries."""
+    for num_rows in _ROWS:
+        yield _rope(source, num_rows)
+
+
+def writers(source: Source) -> Iterator[Workload]:
+    """Window keys into a ring, entries and index keys into blocks of 114,048 bytes."""
+    for num_rows in _ROWS:
+        yield from _writers(source, num_rows)
+
+
+def compressor(source: Source) -> Iterator[Workload]:
+    """So many entries of two rows each, every other one with a row of an earlier step."""
+    for num_rows in _ROWS:
+        yield _compressor(source, num_rows)
+
+
+def _quantizers(source: Source, num_rows: int) -> Iterator[Workload]:
+    hidden = source.normal(num_rows, HIDDEN)
+    queries = source.normal(num_rows, INDEX_HEADS, INDEX_DIM)
+    shapes = (
+        (hidden, hidden.nbytes),
+        (hidden, hidden.numel() * 33 // 32),
+        (hidden, hidden.numel() * 9 // 16),
+        (queries, queries.nbytes),
+    )
+    for op, (x, stored) in zip(QUANTIZERS, shapes, strict=True):
+        call = functools.partial(getattr(ops, op), x)
+        compiled = _compiled(num_rows, get_op(op).reference, x)
+        label = f"{'x'.join(map(str, x.shape))}"
+        yield _workload(op, label, call, compiled, x.nbytes + stored)
+
+
+def _norms(source: Source, num_rows: int) -> Iterator[Workload]:
+    for size, width in ((HIDDEN, HIDDEN), (LORA, LORA + HEAD_DIM)):
+        x, weight = source.normal(num_rows, width)[:, :size], source.wide(size)
+
+        def call(x: torch.Tensor = x, weight: torch.Tensor = weight) -> object:
+            return ops.rms_norm(x, weight)
+
+        reference = get_op("rms_norm").reference
+        compiled = _compiled(num_rows, reference, x, weight, 1e-20, x.dtype)
+        moved = 2 * x.numel() * x.element_size() + weight.nbytes
+        yield _workload("rms_norm", f"{num_rows}x{size} of {width}", call, compiled, moved)
+
+
+def _rope(source: Source, num_rows: int) -> Workload:
+    q, rotation = source.normal(num_rows, HEADS, HEAD_DIM), rotations(source, num_rows)
+    compiled = _compiled(num_rows, get_op("apply_rope").reference, q, rotation)
+    moved = 2 * q.nbytes + nbytes(*rotation)
+    label = f"{num_rows}x{HEADS}x{HEAD_DIM}"
+    return _workload("apply_rope", label, lambda: ops.apply_rope(q, rotation), compiled, moved)
+
+
+def _record_rows(
+    record_format: str,
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    rotation: RopeRotation | None,
+    table: torch.Tensor,
+    slots: torch.Tensor,
+) -> torch.Tensor:
+    """What the writers do, into rows of a table: what `torch.compile` accepts."""
+    if weight is not None and rotation is not None:
+        x = get_op("rms_norm").reference(x, weight, 1e-20, x.dtype)  # type: ignore[assignment]
+    rotated = x if rotation is None else get_op("apply_rope").reference(x, rotation)
+    codes, scale = _ENCODERS[record_format](rotated)  # type: ignore[arg-type]
+    table[slots] = torch.cat((codes.view(torch.uint8), scale.view(torch.uint8)), dim=-1)
+    return x
+
+
+def _writers(source: Source, num_rows: int) -> Iterator[Workload]:
+    for index, where in ((0, "window ring"), (2, "blocks"), (4, "index pages")):
+        pool = empty_pool(source, index, num_rows)
+        record_format, dim = pool.format, pool.head_dim
+        width = record_bytes(record_format, dim)
+        x, weight = source.normal(num_rows, dim), source.wide(dim)
+        slots = torch.randperm(pool.num_slots, generator=source.generator)[:num_rows]
+        slots, rotation = slots.to(source.device), rotations(source, num_rows)
+        table = torch.empty(pool.num_slots, width, dtype=torch.uint8, device=source.device)
+        label = f"{num_rows}x{dim} {record_format}, {where}"
+        moved = x.nbytes + num_rows * width + slots.nbytes
+
+        write = functools.partial(ops.write_records, pool, slots, x)
+        joined = functools.partial(ops.norm_rope_write, x, weight, rotation, pool, slots)
+        target = (table, slots)
+        compiled = _compiled(num_rows, _record_rows, record_format, x, None, None, *target)
+        yield _workload("write_records", label, write, compiled, moved)
+        compiled = _compiled(num_rows, _record_rows, record_format, x, weight, rotation, *target)
+        moved += x.nbytes + weight.nbytes + nbytes(*rotation)
+        yield _workload("norm_rope_write", label, joined, compiled, moved)
+
+
+def _compressor(source: Source, num_rows: int) -> Workload:
+    state = compressor_state(source, num_rows)
+    history = source.integers(0, state.num_slots, num_rows)
+    rows = source.normal(RATIO * num_rows, 2 * HEAD_DIM).float()
+    groups = torch.arange(RATIO * num_rows, device=source.device).view(num_rows, RATIO) + num_rows
+    groups[::2, 0] = torch.arange(num_rows, device=source.device)[::2]
+    pool = empty_pool(source, 2, num_rows)
+    slots = torch.randperm(pool.num_slots, generator=source.generator)[:num_rows]
+    slots, rotation = slots.to(source.device), rotations(source, num_rows)
+    weight, dtype = source.wide(HEAD_DIM), torch.bfloat16
+
+    def call() -> object:
+        return ops.compress_entries(
+            rows, groups, weight, rotation, pool, slots, state=state, history_slots=history,
+            out_dtype=dtype,
+        )  # fmt: skip
+
+    table = torch.empty(pool.num_slots, 288, dtype=torch.uint8, device=source.device)
+
+    def pooled() -> torch.Tensor:
+        members = torch.cat((state.buffer[history], rows))
+        values, gates = members.split(HEAD_DIM, dim=1)
+        z = get_op("compress_pool").reference(values, gates, groups, dtype)
+        return _record_rows("nvfp4", z, weight, rotation, table, slots)  # type: ignore[arg-type]
+
+    moved = num_rows * (RATIO * 4 * HEAD_DIM * 2 + 2 * HEAD_DIM + 288) + nbytes(*rotation, groups)
+    label = f"{num_rows} groups of {RATIO} rows, nvfp4"
+    return _workload("compress_entries", label, call, _compiled(num_rows, pooled), moved)
