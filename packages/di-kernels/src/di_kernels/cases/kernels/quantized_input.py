@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -17,7 +19,11 @@ from di_kernels.cases.kernels.release import (
     random_mxfp8,
 )
 from di_kernels.formats import mxfp8_round_trip
-from di_kernels.fragments import mxfp8_to_fragment_order
+from di_kernels.fragments import (
+    MXFP4FragmentWeight,
+    MXFP8FragmentWeight,
+    mxfp8_to_fragment_order,
+)
 
 _ROWS = (1, 64)
 _EXPERTS = 8
@@ -25,40 +31,49 @@ _EXPERTS = 8
 
 def cases(source: Source) -> Iterator[Case]:
     """A linear, and experts, which quantise the input of both products."""
+    # Weights take seconds to draw, so only a run of these cases draws them, out of turn.
+    own = dataclasses.replace(source, generator=torch.Generator().manual_seed(1))
+    matrix = functools.cache(
+        lambda: mxfp8_to_fragment_order(random_mxfp8(own, HIDDEN, EXPERT_SIZE))
+    )
+    experts = functools.cache(lambda: expert_weights(own, _EXPERTS))
     for num_rows in _ROWS:
-        yield _linear_case(source, num_rows)
-        yield _experts_case(source, num_rows)
+        yield _linear_case(source, num_rows, matrix)
+        yield _experts_case(source, num_rows, experts)
 
 
-def _linear_case(source: Source, num_rows: int) -> Case:
-    weight = mxfp8_to_fragment_order(random_mxfp8(source, HIDDEN, EXPERT_SIZE))
+def _linear_case(source: Source, num_rows: int, matrix: Callable[[], MXFP8FragmentWeight]) -> Case:
     x = source.normal(num_rows, EXPERT_SIZE)
 
     def run(rows: torch.Tensor) -> Outputs:
         invariant = source.batch_invariant
-        return (ops.linear(x[rows], weight, quantize_input=True, batch_invariant=invariant),)
+        return (ops.linear(x[rows], matrix(), quantize_input=True, batch_invariant=invariant),)
 
     def oracle() -> Outputs:
-        return (mxfp8_round_trip(x).double() @ weight.dequantize(torch.float64).T,)
+        return (mxfp8_round_trip(x).double() @ matrix().dequantize(torch.float64).T,)
 
     label = f"shared w2 {num_rows}x{HIDDEN}x{EXPERT_SIZE}, quantised input"
     return Case("mxfp8_linear", label, source.dtype, num_rows, run, oracle)
 
 
-def _experts_case(source: Source, num_rows: int) -> Case:
-    w13, w2 = expert_weights(source, _EXPERTS)
+def _experts_case(
+    source: Source,
+    num_rows: int,
+    experts: Callable[[], tuple[MXFP4FragmentWeight, MXFP4FragmentWeight]],
+) -> Case:
     x = source.normal(num_rows, HIDDEN, scale=0.02)
     indices = source.integers(0, _EXPERTS, num_rows, ACTIVE)
     weights = source.wide(num_rows, ACTIVE).abs()
 
     def run(rows: torch.Tensor) -> Outputs:
         out = ops.moe_experts(
-            x[rows], indices[rows], weights[rows], w13, w2, limit=LIMIT, quantize_input=True,
+            x[rows], indices[rows], weights[rows], *experts(), limit=LIMIT, quantize_input=True,
             batch_invariant=source.batch_invariant,
         )  # fmt: skip
         return (out,)
 
     def oracle() -> Outputs:
+        w13, w2 = experts()
         total, quantised = x.double() * 0, mxfp8_round_trip(x).double()
         for expert in range(_EXPERTS):
             up = w13[expert].dequantize(torch.float64)
