@@ -28,6 +28,7 @@ from di_kernels.fragments import (
     mxfp8_to_fragment_order,
 )
 from di_kernels.fragments_e4m3 import MXFP4E4M3FragmentWeight, mxfp4_to_e4m3_fragment_order
+from di_kernels.pinned import cuda_view
 from di_kernels.records import RecordPool
 from di_kernels.registry import (
     Backend,
@@ -69,6 +70,7 @@ __all__ = [
     "UnsupportedWeightError",
     "Weight",
     "backends",
+    "cuda_view",
     "describe",
     "is_supported",
     "mxfp4_to_e4m3_fragment_order",

@@ -374,7 +374,7 @@ def _engram(sizes: Sizes, source: Source, num_rows: int) -> Iterator[Case]:
         for ids in context.tolist():
             alive = [all(token >= 0 for token in ids[: r + 1]) for r in range(3)]
             tokens = [token if ok else 2 for token, ok in zip(ids, alive, strict=True)]
-            result.append([_python_hash(tokens, layer, tables) if alive[0] else
+            result.append([python_hash(tokens, layer, tables) if alive[0] else
                            [-1] * tables.offsets.shape[1] for layer in range(2)])  # fmt: skip
         return (torch.tensor(result, dtype=torch.int64),)
 
@@ -421,7 +421,7 @@ def _engram(sizes: Sizes, source: Source, num_rows: int) -> Iterator[Case]:
     )  # fmt: skip
 
 
-def _python_hash(tokens: list[int], layer: int, tables: ops.EngramHashTables) -> list[int]:
+def python_hash(tokens: list[int], layer: int, tables: ops.EngramHashTables) -> list[int]:
     """Rows of one layer in Python integers."""
     multipliers = tables.multipliers[layer].tolist()
     primes, offsets = tables.primes[layer].tolist(), tables.offsets[layer].tolist()

@@ -17,6 +17,7 @@ from di_kernels.kernel_bench import (
     entries,
     experts_e4m3,
     hyper_connections,
+    layer,
     products,
     selection,
 )
@@ -32,6 +33,8 @@ _FAMILIES = (
         hyper_connections.hyper_connections,
         ("hc_mixes", "hc_expand", "hc_collapse_norm", "hc_transition"),
     ),
+    (layer.router, ("router_topk",)),
+    (layer.engram, ("engram_hash", "engram_lookup", "engram_gate")),
     (selection.select_topk, ("select_topk",)),
     (selection.select_candidate_blocks, ("select_candidate_blocks",)),
     (entries.quantizers, entries.QUANTIZERS),

@@ -137,7 +137,8 @@ def engram_hash(context: torch.Tensor, pad_id: int, tables: EngramHashTables) ->
         ValueError: The context has another width.
     """
     check_shape("context", context, (None, tables.multipliers.shape[1]))
-    return _ENGRAM_HASH.select(context)(context, pad_id, tables)
+    run = _ENGRAM_HASH.select(context, heads=tables.primes.shape[2])
+    return run(context, pad_id, tables)
 
 
 def engram_lookup(
@@ -146,7 +147,8 @@ def engram_lookup(
     """Concatenated table rows.
 
     Args:
-        table: Dense, shape (num_table_rows, size), or an `EngramTable`.
+        table: Dense, shape (num_table_rows, size), or an `EngramTable`; on the device of `rows`, or
+            CUDA views of pinned host memory (`di_kernels.cuda_view`).
         rows: Shape (num_rows, columns), int64; -1 gives zeros.
         dtype: Dtype of the result.
 
@@ -154,11 +156,14 @@ def engram_lookup(
         Shape (num_rows, columns * size).
 
     Raises:
-        IndexError: A row the table does not have.
+        IndexError: A row the table does not have, on a CPU. Where a kernel serves, it gives zeros.
     """
     check_shape("rows", rows, (None, None))
+    is_dense = isinstance(table, torch.Tensor)
     values = table if isinstance(table, torch.Tensor) else table.data
-    return _ENGRAM_LOOKUP.select(values, size=values.shape[1])(table, rows, dtype)
+    layout = f"{'dense' if is_dense else 'MXFP8'} rows to {str(dtype).removeprefix('torch.')}"
+    run = _ENGRAM_LOOKUP.select(values, layout=layout, size=values.shape[1])
+    return run(table, rows, dtype)
 
 
 def engram_gate(

@@ -13,6 +13,7 @@ from di_kernels.cases.kernels import (
     entries,
     experts_e4m3,
     hyper_connections,
+    layer,
     products,
     quantized_input,
     selection,
@@ -25,6 +26,7 @@ _FAMILIES = (
     attention,
     entries,
     hyper_connections,
+    layer,
     selection,
 )
 

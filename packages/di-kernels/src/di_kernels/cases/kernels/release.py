@@ -22,6 +22,8 @@ ROWS = (0, 1, 2, 8, 63, 64, 65, 257)
 HIDDEN, EXPERT_SIZE, ACTIVE, LIMIT = 5120, 2304, 6, 10.0
 HEADS, HEAD_DIM = 64, 512
 COPIES, SINKHORN_ITERATIONS = 4, 20
+EXPERTS = 384
+ENGRAM_COLUMNS, ENGRAM_SIZE, COMPRESSED_VOCABULARY = 24, 256, 99_092
 LINEARS = {
     "wq_b": (1, 32768, 1280),
     "wo_a": (8, 1024, 4096),
@@ -85,3 +87,16 @@ def window_pool(source: Source, num_slots: int) -> RecordPool:
     slots = torch.arange(num_slots, device=source.device)
     ops.write_records(pool, slots, source.normal(num_slots, HEAD_DIM))
     return pool
+
+
+def engram_tables() -> ops.EngramHashTables:
+    """Constants of the release's two Engram layers."""
+    return ops.engram_hash_tables([1, 14], 4, 8, 16_000_000, COMPRESSED_VOCABULARY)
+
+
+def random_engram_table(source: Source, rows: int) -> ops.EngramTable:
+    """Random codes without NaN, scales of 64 octaves."""
+    data = source.integers(0, 256, rows, ENGRAM_SIZE).byte()
+    data = torch.where((data & 127) == 127, data - 1, data)
+    scale = source.integers(80, 144, rows, ENGRAM_SIZE // 32).byte()
+    return ops.EngramTable(data.view(torch.float8_e4m3fn), scale)

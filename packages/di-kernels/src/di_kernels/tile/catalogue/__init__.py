@@ -16,6 +16,7 @@ from di_kernels.tile.catalogue import (
     entries,
     experts_e4m3,
     hyper_connections,
+    layer,
     products,
     selection,
 )
@@ -28,6 +29,7 @@ _FAMILIES = (
     attention,
     entries,
     hyper_connections,
+    layer,
     selection,
 )
 
