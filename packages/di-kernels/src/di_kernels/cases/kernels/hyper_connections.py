@@ -82,8 +82,8 @@ def _transition_case(source: Source, label: str, inputs: _Inputs) -> Case:
         return (streams, normed, *mixes)
 
     def oracle() -> Outputs:
-        # Rounded as the streams are: what follows reads them in bfloat16.
-        streams = _double_expand(inputs).to(inputs.x.dtype)
+        # What follows reads the streams as rounded; a float64 sum would round a few the other way.
+        streams = _ordered_expand(inputs)
         normed = _double_collapse_norm(streams, inputs)
         return (streams, normed, *_double_mixes(streams, inputs))
 
@@ -136,6 +136,15 @@ def _double_expand(inputs: _Inputs) -> torch.Tensor:
     spread = inputs.mixes.post.double()[:, :, None] * inputs.y.double()[:, None]
     mixed = torch.einsum("tij,tih->tjh", inputs.mixes.residual.double(), inputs.x.double())
     return spread + mixed
+
+
+def _ordered_expand(inputs: _Inputs) -> torch.Tensor:
+    """Float32 sums rounded after every step, in the order the op promises, then to bfloat16."""
+    residual = inputs.mixes.residual
+    total = inputs.mixes.post[:, :, None] * inputs.y.float()[:, None]
+    for copy in range(COPIES):
+        total = total + residual[:, copy, :, None] * inputs.x.float()[:, copy, None]
+    return total.to(inputs.x.dtype)
 
 
 def _double_collapse_norm(x: torch.Tensor, inputs: _Inputs) -> torch.Tensor:
