@@ -17,6 +17,7 @@ from di_kernels.kernel_bench import (
     entries,
     experts_e4m3,
     hyper_connections,
+    index,
     layer,
     products,
     selection,
@@ -42,6 +43,8 @@ _FAMILIES = (
     (entries.rope, ("apply_rope",)),
     (entries.writers, ("write_records", "norm_rope_write")),
     (entries.compressor, ("compress_entries",)),
+    (index.index_scores, ("index_scores",)),
+    (index.candidate_scores, ("candidate_scores",)),
 )
 
 

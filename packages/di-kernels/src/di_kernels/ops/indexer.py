@@ -55,7 +55,10 @@ def index_scores(
             f"invalid shape of `block_tables`: expected (num_requests, at least {num_blocks}) "
             f"for {max_entries} entries, got: {tuple(block_tables.shape)}"
         )
-    run = _INDEX_SCORES.select(q, heads=q.shape[1], head_dim=q.shape[2])
+    run = _INDEX_SCORES.select(
+        q, layout=_key_layout(pool), heads=q.shape[1], head_dim=q.shape[2],
+        entries_per_block=pool.entries_per_block,
+    )  # fmt: skip
     return run(
         q, head_weights, pool, block_tables[:, :num_blocks], row_request, num_visible, max_entries,
         batch_invariant,
@@ -101,11 +104,19 @@ def candidate_scores(
     """
     _check_rows(q, head_weights, row_request, num_visible)
     check_shape("candidate_blocks", candidate_blocks, (q.shape[0], None))
-    run = _CANDIDATE_SCORES.select(q, heads=q.shape[1], head_dim=q.shape[2], block_size=block_size)
+    run = _CANDIDATE_SCORES.select(
+        q, layout=_key_layout(pool), heads=q.shape[1], head_dim=q.shape[2],
+        entries_per_block=pool.entries_per_block, block_size=block_size,
+    )  # fmt: skip
     return run(
         q, head_weights, pool, block_tables, row_request, num_visible, candidate_blocks, block_size,
         max_entries, batch_invariant,
     )  # fmt: skip
+
+
+def _key_layout(pool: RecordPool) -> str:
+    """Name of the layout of keys, as backends list it."""
+    return f"{pool.format} records" + ("" if pool.is_in_units else ", not in 16-byte units")
 
 
 def _check_rows(

@@ -7,12 +7,20 @@ import torch
 from di_kernels.tile.catalogue import kernel_for
 from di_kernels.tile.catalogue.selection import BLOCK_ENTRIES, CLUSTER_ENTRIES, selection_name
 
+_FEW_ENTRIES = 4096
+_FEW_ROWS = 32
 
-def variant_for(num_candidates: int) -> str:
-    """Who selects among so many: one block, a cluster, or a cluster that reads scores again."""
-    if num_candidates <= BLOCK_ENTRIES:
-        return "block"
-    return "cluster" if num_candidates <= CLUSTER_ENTRIES else "long"
+
+def variant_for(num_rows: int, num_candidates: int) -> str:
+    """Who selects a row: one block, a cluster, or a cluster that reads the scores again.
+
+    A cluster is faster where all rows' clusters run at once, one block does more rows per second.
+    """
+    if num_candidates > CLUSTER_ENTRIES:
+        return "long"
+    if num_candidates > BLOCK_ENTRIES or (num_rows <= _FEW_ROWS and num_candidates > _FEW_ENTRIES):
+        return "cluster"
+    return "block"
 
 
 def int32_words(values: torch.Tensor) -> tuple[torch.Tensor, int]:
@@ -47,7 +55,7 @@ def _select(
         return chosen
     if scores.stride(1) != 1:
         scores = scores.contiguous()
-    variant = variant_for(-(-num_entries // block_size))
+    variant = variant_for(num_rows, -(-num_entries // block_size))
     name = selection_name(scores.dtype, block_size, variant)
     bits = scores.view(torch.uint32 if scores.dtype == torch.float32 else torch.uint16)
     kernel_for(name, scores.device)(bits, *int32_words(num_visible), chosen)

@@ -69,12 +69,12 @@ __device__ __forceinline__ unsigned di_scan_warp(unsigned value) {
   return value;
 }
 
-// Sum of the values of all threads before this one, by 1,024 threads; `sums`: 32 words.
+// Sum of the values of all threads before this one, by 512 threads; `sums`: 16 words.
 __device__ __forceinline__ unsigned di_scan_block(unsigned value, unsigned* sums) {
   const unsigned inclusive = di_scan_warp(value);
   if (threadIdx.x % 32 == 31) sums[threadIdx.x / 32] = inclusive;
   __syncthreads();
-  const unsigned warps = di_scan_warp(sums[threadIdx.x % 32]);
+  const unsigned warps = di_scan_warp(sums[threadIdx.x % 16]);
   const unsigned before = __shfl_sync(0xFFFFFFFFu, warps, threadIdx.x / 32 - 1);
   return inclusive - value + (threadIdx.x < 32 ? 0u : before);
 }
@@ -84,6 +84,11 @@ __device__ __forceinline__ unsigned di_sum_warp(unsigned value) {
 }
 __device__ __forceinline__ unsigned di_vote(bool value) {
   return __ballot_sync(0xFFFFFFFFu, value);
+}
+// Fewest bits to shift a number below `limit` << `shift` by, so that 2,048 bins hold it.
+__device__ __forceinline__ unsigned di_shift_for(unsigned limit, unsigned shift) {
+  const int wanted = static_cast<int>(shift) - 11 + 32 - __clz(limit - 1);
+  return wanted < 0 ? 0u : static_cast<unsigned>(wanted);
 }
 __device__ __forceinline__ unsigned di_before(unsigned votes) {
   return __popc(votes & ((1u << (threadIdx.x % 32)) - 1u));
@@ -101,11 +106,10 @@ __device__ __forceinline__ unsigned di_peer_address(const unsigned* word, int ra
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(mine), "r"(rank));
   return address;
 }
-__device__ __forceinline__ unsigned di_peer_load(const unsigned* word, int rank) {
-  unsigned value;
-  asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(value)
-               : "r"(di_peer_address(word, rank)) : "memory");
-  return value;
+__device__ __forceinline__ void di_peer_load4(const unsigned* words, int rank, unsigned* values) {
+  asm volatile("ld.shared::cluster.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(values[0]), "=r"(values[1]), "=r"(values[2]), "=r"(values[3])
+               : "r"(di_peer_address(words, rank)) : "memory");
 }
 __device__ __forceinline__ void di_peer_store(unsigned* word, int rank, unsigned value) {
   asm volatile("st.shared::cluster.u32 [%0], %1;" :: "r"(di_peer_address(word, rank)), "r"(value)

@@ -13,6 +13,7 @@ from di_kernels.cases.kernels import (
     entries,
     experts_e4m3,
     hyper_connections,
+    index,
     layer,
     products,
     quantized_input,
@@ -28,6 +29,7 @@ _FAMILIES = (
     hyper_connections,
     layer,
     selection,
+    index,
 )
 
 

@@ -16,6 +16,7 @@ from di_kernels.tile.catalogue import (
     entries,
     experts_e4m3,
     hyper_connections,
+    index,
     layer,
     products,
     selection,
@@ -31,6 +32,7 @@ _FAMILIES = (
     hyper_connections,
     layer,
     selection,
+    index,
 )
 
 

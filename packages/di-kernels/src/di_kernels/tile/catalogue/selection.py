@@ -14,8 +14,9 @@ CLUSTER_ENTRIES = 131_072
 
 _KEY_BITS = {torch.float32: 32, torch.bfloat16: 16}
 _OPS = {1: "select_topk", 8: "select_candidate_blocks"}
-# Thread blocks per row, and whether the keys stay in registers.
-_VARIANTS = {"block": (1, True), "cluster": (8, True), "long": (8, False)}
+# Thread blocks per row, whether the keys stay in registers, and the keys of a thread that the first
+# count takes the best of: of two to four times k groups, few keys lie above the k-th best.
+_VARIANTS = {"block": (1, True, 4), "cluster": (8, True, 32), "long": (8, False, 32)}
 _CLUSTER = {"sm_80": "a row's thread blocks add their counts up in a cluster's shared memory"}
 
 
@@ -25,29 +26,26 @@ def selection_name(dtype: torch.dtype, block_size: int, variant: str) -> str:
 
 
 def _selection(
-    architecture: str, *, key_bits: int, block_size: int, blocks: int, is_kept: bool
+    architecture: str, *, key_bits: int, block_size: int, variant: tuple[int, bool, int]
 ) -> object:
     from di_kernels.tile.selection import Selection, select_best
 
-    return select_best(Selection(key_bits, blocks, block_size, is_kept))
+    blocks, is_kept, best_of = variant
+    return select_best(Selection(key_bits, blocks, block_size, is_kept, best_of))
 
 
 def kernels() -> list[Kernel]:
     """Both ops, both dtypes of scores, by one block, a cluster, and a cluster that reads again."""
     return [
         Kernel(
-            selection_name(dtype, block_size, variant),
+            selection_name(dtype, block_size, name),
             (op,),
             functools.partial(
-                _selection,
-                key_bits=key_bits,
-                block_size=block_size,
-                blocks=blocks,
-                is_kept=is_kept,
+                _selection, key_bits=key_bits, block_size=block_size, variant=variant
             ),
-            undeclared=_CLUSTER if blocks > 1 else {},
+            undeclared=_CLUSTER if variant[0] > 1 else {},
         )
         for block_size, op in _OPS.items()
         for dtype, key_bits in _KEY_BITS.items()
-        for variant, (blocks, is_kept) in _VARIANTS.items()
+        for name, variant in _VARIANTS.items()
     ]
