@@ -22,7 +22,7 @@ from di_kernels.ops.attention import record_layout
 from di_kernels.registry import get_op
 from di_kernels.tile import attend, linears, plan, toolchain
 from di_kernels.tile.catalogue import kernels
-from di_kernels.tile.catalogue.products import LINEAR_TILES, ROUTED_TILES
+from di_kernels.tile.catalogue.products import LINEAR_TILES
 
 SERVED = ("moe_experts", "mxfp8_linear", "grouped_linear", "sparse_attention")
 
@@ -141,18 +141,30 @@ def test_pools_that_are_no_whole_units_have_another_layout():
     assert record_layout(pool(320, 8), None).endswith("not in 16-byte units")
 
 
-def test_the_tile_holds_the_average_of_an_expert_and_the_list_every_routing():
-    assert plan.tile_rows(6, 384) == 8
-    assert plan.tile_rows(48 * 8, 48) == 8
-    assert plan.tile_rows(48 * 9, 48) == 16
-    assert plan.tile_rows(48 * 5000, 48) == max(ROUTED_TILES)
+def cut(counts, sizes):
+    """Number of tiles of every size, as the plan kernel cuts an expert's pairs."""
+    large, small = sizes if len(sizes) == 2 else (sizes[0], 0)
+    left = counts % large
+    num_large = int((counts // large + (left > small)).sum())
+    return (num_large, int(((left > 0) & (left <= small)).sum()))[: len(sizes)]
+
+
+def test_the_tiles_hold_the_average_of_an_expert_and_the_lists_every_routing():
+    assert plan.tile_sizes(6, 384) == (8,)
+    assert plan.tile_sizes(48 * 8, 48) == (16, 8)
+    assert plan.tile_sizes(48 * 9, 48) == (32, 16)
+    assert plan.tile_sizes(48 * 5000, 48) == (256, 128)
     generator = torch.Generator().manual_seed(0)
-    for pairs, count in ((1, 8), (40, 8), (1000, 48)):
-        for _ in range(20):
-            routing = torch.randint(0, count, (pairs,), generator=generator).bincount()
-            for rows in ROUTED_TILES:
-                needed = int((-(-routing // rows)).sum())
-                assert needed <= plan.num_tiles(pairs, count, rows)
+    for pairs, count in ((1, 8), (40, 8), (1000, 48), (5000, 48)):
+        routings = [
+            torch.randint(0, count, (pairs,), generator=generator).bincount() for _ in range(20)
+        ]
+        routings += [torch.tensor([pairs]), torch.full((count,), -(-pairs // count))]
+        for sizes in ((8,), (16, 8), (32, 16), (64, 32), (256, 128)):
+            bounds = plan.num_tiles(pairs, count, sizes)
+            for routing in routings[: 21 if pairs % count else 22]:
+                needed = cut(routing, sizes)
+                assert all(have <= bound for have, bound in zip(needed, bounds, strict=True))
 
 
 @pytest.mark.parametrize("steps", [1, 2, 5, 9, 20, 32])

@@ -12,7 +12,8 @@ from di_kernels.cases.kernels import release as widths
 from di_kernels.fragments import MXFP4FragmentWeight, MXFP8FragmentWeight, mxfp8_to_fragment_order
 from di_kernels.kernel_bench.timing import Workload, on_tilelang
 from di_kernels.tile import experts as routed
-from di_kernels.tile.plan import tile_rows
+from di_kernels.tile.catalogue.products import ROUTED_TILES
+from di_kernels.tile.plan import TileList
 
 _EXPERTS = 48
 
@@ -54,15 +55,15 @@ def _equal_rows(
     pairs, device = experts * rows, source.device
     x = source.normal(pairs, hidden, scale=0.02)
     row_weights = source.wide(pairs).abs()
-    tile = tile_rows(pairs, experts)
+    tile = next((size for size in ROUTED_TILES if rows <= size), max(ROUTED_TILES))
     starts = [
         [e, e * rows + i, (e + 1) * rows] for e in range(experts) for i in range(0, rows, tile)
     ]
-    tiles = torch.tensor(starts, dtype=torch.int32, device=device)
+    lists = (TileList(tile, torch.tensor(starts, dtype=torch.int32, device=device)),)
 
     def products() -> torch.Tensor:
-        inner = routed.routed_product(x, w13, tiles, tile, row_weights, widths.LIMIT)
-        return routed.routed_product(inner, w2, tiles, tile)
+        inner = routed.routed_product(x, w13, lists, row_weights, widths.LIMIT)
+        return routed.routed_product(inner, w2, lists)
 
     def cublas() -> torch.Tensor:
         gate_up = torch.bmm(x.view(experts, rows, hidden), dense[0].transpose(1, 2))

@@ -23,6 +23,11 @@ __device__ __forceinline__ unsigned di_multiply_pair(unsigned a, unsigned b) {
   return result;
 }
 
+// Ends the thread; for whole blocks without work, before they wait for anything.
+__device__ __forceinline__ void di_exit_if(bool is_idle) {
+  if (is_idle) asm volatile("exit;");
+}
+
 template <typename Value>
 __device__ __forceinline__ Value di_at(const Value* values, int index) { return values[index]; }
 

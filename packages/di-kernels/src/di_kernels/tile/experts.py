@@ -1,9 +1,10 @@
 """`moe_experts` by TileLang: plan, permute, gate and up with SwiGLU, down, combine.
 
-Five launches of fixed size, no synchronisation with the host, so a graph captured once serves any
-routing of as many rows. Rounding follows the reference: both projections to bfloat16, the
-activation times the routing weight to bfloat16, each expert's output to bfloat16, the sum once.
-Experts outside the range are nobody here; the reference raises for them.
+Launches of fixed size, two of a product where the plan has two tile sizes; no synchronisation with
+the host, so a graph captured once serves any routing of as many rows. Rounding follows the
+reference: both projections to bfloat16, the activation times the routing weight to bfloat16, each
+expert's output to bfloat16, the sum once. Experts outside the range are nobody here; the reference
+raises for them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from di_kernels.ops.quantize import mxfp8_fake_quantize
 from di_kernels.tile import experts_e4m3
 from di_kernels.tile.catalogue import kernel_for
 from di_kernels.tile.catalogue.products import routed_name
-from di_kernels.tile.plan import Plan, in_eights, make_plan
+from di_kernels.tile.plan import Plan, TileList, in_eights, make_plan
 
 
 def moe_experts(
@@ -69,17 +70,16 @@ def _bfloat16_outputs(
         in_eights(source.contiguous()), weights.flatten(), plan.order, weights.shape[1],
         in_eights(sorted_x), sorted_weights,
     )  # fmt: skip
-    activated = routed_product(sorted_x, w13, plan.tiles, plan.rows, sorted_weights, limit)
+    activated = routed_product(sorted_x, w13, plan.lists, sorted_weights, limit)
     if quantize_input:
         activated = mxfp8_fake_quantize(activated)
-    return routed_product(activated, w2, plan.tiles, plan.rows)
+    return routed_product(activated, w2, plan.lists)
 
 
 def routed_product(
     x: torch.Tensor,
     weight: MXFP4FragmentWeight,
-    tiles: torch.Tensor,
-    rows: int,
+    lists: tuple[TileList, ...],
     row_weights: torch.Tensor | None = None,
     limit: float = 0.0,
 ) -> torch.Tensor:
@@ -89,8 +89,9 @@ def routed_product(
     y = x.new_empty(x.shape[0], row_blocks, 32 if swiglu else 64)
     if row_weights is None:
         row_weights = torch.empty(x.shape[0], dtype=torch.float32, device=x.device)
-    kernel_for(routed_name(rows, swiglu=swiglu), x.device)(
-        weight.codes.view(torch.uint32), weight.scales.view(torch.uint32), x, tiles, row_weights,
-        limit, y,
-    )  # fmt: skip
+    for tile_list in lists:
+        kernel_for(routed_name(tile_list.rows, swiglu=swiglu), x.device)(
+            weight.codes.view(torch.uint32), weight.scales.view(torch.uint32), x, tile_list.tiles,
+            row_weights, limit, y,
+        )  # fmt: skip
     return y.view(x.shape[0], -1)

@@ -7,7 +7,7 @@ import torch
 from di_kernels.fragments_e4m3 import MXFP4E4M3FragmentWeight
 from di_kernels.tile.catalogue import kernel_for
 from di_kernels.tile.catalogue.experts_e4m3 import e4m3_name
-from di_kernels.tile.plan import Plan, in_eights
+from di_kernels.tile.plan import Plan, TileList, in_eights
 
 MAX_SIZE = 8192
 """Columns of a row that the quantising thread block keeps in registers."""
@@ -37,8 +37,8 @@ def expert_outputs(
     kernel_for("quantize_permute", x.device)(
         in_eights(x.contiguous()), weights, plan.position, _words(codes), scales, sorted_weights
     )
-    activated = routed_product(codes, scales, w13, plan, sorted_weights, limit)
-    return routed_product(*fp8_quantize(activated), w2, plan)
+    activated = routed_product(codes, scales, w13, plan.lists, sorted_weights, limit)
+    return routed_product(*fp8_quantize(activated), w2, plan.lists)
 
 
 def fp8_quantize(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -55,7 +55,7 @@ def routed_product(
     codes: torch.Tensor,
     scales: torch.Tensor,
     weight: MXFP4E4M3FragmentWeight,
-    plan: Plan,
+    lists: tuple[TileList, ...],
     row_weights: torch.Tensor | None = None,
     limit: float = 0.0,
 ) -> torch.Tensor:
@@ -63,10 +63,12 @@ def routed_product(
     swiglu = row_weights is not None
     pairs, row_blocks = codes.shape[0], weight.codes.shape[1]
     y = codes.new_empty(pairs, row_blocks, 32 if swiglu else 64, dtype=torch.bfloat16)
-    kernel_for(e4m3_name(plan.rows, swiglu=swiglu), codes.device)(
-        weight.codes.view(torch.uint32), weight.scales.view(torch.uint32), weight.row_factors,
-        codes, scales, plan.tiles, scales if row_weights is None else row_weights, limit, y,
-    )  # fmt: skip
+    for tile_list in lists:
+        kernel_for(e4m3_name(tile_list.rows, swiglu=swiglu), codes.device)(
+            weight.codes.view(torch.uint32), weight.scales.view(torch.uint32), weight.row_factors,
+            codes, scales, tile_list.tiles, scales if row_weights is None else row_weights, limit,
+            y,
+        )  # fmt: skip
     return y.view(pairs, -1)
 
 

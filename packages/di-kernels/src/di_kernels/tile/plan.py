@@ -1,4 +1,9 @@
-"""The plan of routed experts: which pair stands where, and the tiles the products work through."""
+"""The plan of routed experts: which pair stands where, and the tiles the products work through.
+
+Twice the rows cost a tile 15 to 30 %, a second pass over an expert's weights nearly 100 %. So a
+plan has two sizes: the smallest that holds the average of an expert, and the next for experts above
+it, each a list for a launch of its own.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +14,21 @@ import torch
 from di_kernels.tile.catalogue import kernel_for
 from di_kernels.tile.catalogue.products import ROUTED_TILES
 
-_FILLED_TILES = 1.0
+# With so few pairs per expert on average, hardly one exceeds the smallest tile (0.4 % at random).
+_SINGLE_SIZE_AVERAGE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class TileList:
+    """Tiles of one size, one launch of a product.
+
+    Args:
+        rows: Most rows of a tile.
+        tiles: Expert, first place and place past the last, shape (tiles, 3), int32; zeros for none.
+    """
+
+    rows: int
+    tiles: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,44 +36,50 @@ class Plan:
     """Pairs of a row and one of its experts in expert order, cut into tiles; on the device.
 
     Args:
-        rows: Rows per tile.
         order: Pair of every place, shape (pairs,), int32.
         position: Place of every pair, -1 for none, shape (rows, k), int32.
-        tiles: Expert, first place and place past the last, shape (tiles, 3), int32.
+        lists: Large tiles first, whose launch takes longer.
     """
 
-    rows: int
     order: torch.Tensor
     position: torch.Tensor
-    tiles: torch.Tensor
+    lists: tuple[TileList, ...]
 
 
-def tile_rows(num_pairs: int, num_experts: int) -> int:
-    """Rows per tile: the smallest that holds the average of an expert, decided without the device.
-
-    Twice the rows cost 15 to 30 %, a second pass over an expert's weights nearly 100 %.
-    """
+def tile_sizes(num_pairs: int, num_experts: int) -> tuple[int, ...]:
+    """One or two tile sizes, large first, decided without the device."""
     average = num_pairs / max(1, min(num_experts, num_pairs))
-    return next(
-        (rows for rows in ROUTED_TILES if average <= rows * _FILLED_TILES), max(ROUTED_TILES)
-    )
+    sizes = list(ROUTED_TILES)
+    if average <= _SINGLE_SIZE_AVERAGE:
+        return (sizes[0],)
+    fitting = next((place for place, rows in enumerate(sizes) if average <= rows), len(sizes) - 1)
+    small = min(fitting, len(sizes) - 2)
+    return sizes[small + 1], sizes[small]
 
 
-def num_tiles(num_pairs: int, num_experts: int, rows: int) -> int:
-    """Most tiles any routing needs."""
-    return min(num_experts, num_pairs) + num_pairs // rows
+def num_tiles(num_pairs: int, num_experts: int, sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """Most tiles of each size that any routing needs."""
+    used = min(num_experts, num_pairs)
+    if len(sizes) == 1:
+        return (used + num_pairs // sizes[0],)
+    return max(1, num_pairs // (sizes[1] + 1)), used
 
 
 def make_plan(indices: torch.Tensor, num_experts: int) -> Plan:
     """Sorts the pairs of `indices`, shape (rows, k); there must be some."""
     pairs = indices.numel()
-    rows = tile_rows(pairs, num_experts)
+    sizes = tile_sizes(pairs, num_experts)
     integers = torch.empty(2, pairs, dtype=torch.int32, device=indices.device)
-    tiles = integers.new_empty(num_tiles(pairs, num_experts, rows), 3)
-    kernel_for("plan", indices.device)(
-        indices.to(torch.int32).flatten(), num_experts, rows, *integers, tiles
+    lists = tuple(
+        TileList(rows, integers.new_empty(count, 3))
+        for rows, count in zip(sizes, num_tiles(pairs, num_experts, sizes), strict=True)
     )
-    return Plan(rows, integers[0], integers[1].view(indices.shape), tiles)
+    small = lists[1] if len(lists) == 2 else TileList(0, integers.new_empty(1, 3))
+    kernel_for("plan", indices.device)(
+        indices.to(torch.int32).flatten(), num_experts, small.rows, lists[0].rows, *integers,
+        small.tiles, lists[0].tiles,
+    )  # fmt: skip
+    return Plan(integers[0], integers[1].view(indices.shape), lists)
 
 
 def in_eights(rows: torch.Tensor) -> torch.Tensor:

@@ -1,12 +1,12 @@
 # mypy: ignore-errors
-# ruff: noqa: ANN202
+# ruff: noqa: ANN001, ANN202
 # (TileLang parses the kernels below as its own language.)
 """Rows to experts and back: the plan, the copies in expert order, the sum over experts.
 
 A pair is a row and one of its experts, number row * k + place. The plan sorts pairs by expert and
-cuts each expert's pairs into tiles; pairs of one expert stand in no particular order, and no result
-depends on it. Everything is built on the device, so a captured graph serves any routing; the number
-of tiles launched is the bound `min(experts, pairs) + pairs // tile`. Columns come in eights, a
+cuts each expert's pairs into tiles of two sizes; pairs of one expert stand in no particular order,
+and no result depends on it. Everything is built on the device, so a captured graph serves any
+routing; the number of tiles launched is the most any routing needs. Columns come in eights, a
 dimension of known size, without which TileLang does not copy 16 bytes at a time.
 
 Builds for sm_80, sm_90a, sm_100a and sm_120a.
@@ -17,28 +17,64 @@ import tilelang.language as T
 MAX_EXPERTS = 1024
 THREADS = 1024
 
+_SCAN = r"""
+// Sum over the lanes of a warp up to this one.
+__device__ __forceinline__ int di_warp_scan(int value) {
+#pragma unroll
+  for (int distance = 1; distance < 32; distance *= 2) {
+    const int lower = __shfl_up_sync(0xFFFFFFFFu, value, distance);
+    if ((threadIdx.x & 31) >= distance) value += lower;
+  }
+  return value;
+}
+"""
+
 
 def plan() -> object:
-    """Order of the pairs and list of tiles, by one thread block.
+    """Order of the pairs and two lists of tiles, by one thread block.
 
-    Experts outside 0 .. num_experts - 1 are nobody: their pairs get position -1.
+    An expert's pairs fill large tiles; what is left takes a small tile where it fits, else one more
+    large tile. With `small_rows` = 0 every tile is large. Experts outside 0 .. num_experts - 1 are
+    nobody: their pairs get position -1.
     """
-    num_pairs, num_tiles = T.dynamic("num_pairs, num_tiles")
+    num_pairs, num_small, num_large = T.dynamic("num_pairs, num_small, num_large")
+
+    @T.macro
+    def write_tiles(tiles, last, count, rows, first, end):
+        """`count` tiles of this thread's expert, ending before `last`."""
+        tx = T.get_thread_binding()
+        for index in T.serial(count):
+            tiles[last - count + index, 0] = tx
+            tiles[last - count + index, 1] = first + index * rows
+            tiles[last - count + index, 2] = end
+
+    @T.macro
+    def clear_tiles(tiles, capacity, used):
+        tx = T.get_thread_binding()
+        for step in T.serial(T.ceildiv(capacity, THREADS)):
+            unused = used + step * THREADS + tx
+            if unused < capacity:
+                for column in T.unroll(3):
+                    tiles[unused, column] = 0
 
     @T.prim_func
     def kernel(
         experts: T.Tensor((num_pairs,), "int32"),
         num_experts: T.int32,
-        tile_rows: T.int32,
+        small_rows: T.int32,
+        large_rows: T.int32,
         order: T.Tensor((num_pairs,), "int32"),
         position: T.Tensor((num_pairs,), "int32"),
-        tiles: T.Tensor((num_tiles, 3), "int32"),
+        small_tiles: T.Tensor((num_small, 3), "int32"),
+        large_tiles: T.Tensor((num_large, 3), "int32"),
     ):
         with T.Kernel(1, threads=THREADS):
+            T.import_source(_SCAN)
             pairs_of = T.alloc_shared((MAX_EXPERTS,), "int32", scope="shared")
-            pair_sum = T.alloc_shared((2, MAX_EXPERTS), "int32", scope="shared")
-            tile_sum = T.alloc_shared((2, MAX_EXPERTS), "int32", scope="shared")
-            mine = T.alloc_local((4,), "int32")
+            # Sums of warps of pairs, small and large tiles, then of all warps up to each.
+            totals = T.alloc_shared((3, THREADS // 32), "int32", scope="shared")
+            mine = T.alloc_local((3,), "int32")
+            sum_to_here = T.alloc_local((3,), "int32")
             expert = T.alloc_local((1,), "int32")
             slot = T.alloc_local((1,), "int32")
             tx = T.get_thread_binding()
@@ -52,29 +88,31 @@ def plan() -> object:
                     order[step * THREADS + tx] = -1
             T.sync_threads()
             mine[0] = pairs_of[tx]
-            mine[1] = (mine[0] + tile_rows - 1) // tile_rows
-            pair_sum[0, tx] = mine[0]
-            tile_sum[0, tx] = mine[1]
+            left = mine[0] % large_rows
+            mine[1] = T.if_then_else(left > 0 and left <= small_rows, 1, 0)
+            mine[2] = mine[0] // large_rows + T.if_then_else(left > small_rows, 1, 0)
+            for kind in T.unroll(3):
+                sum_to_here[kind] = T.call_extern("int32", "di_warp_scan", mine[kind])
+                if tx % 32 == 31:
+                    totals[kind, tx // 32] = sum_to_here[kind]
             T.sync_threads()
-            for level in T.unroll(10):
-                mine[2] = pair_sum[level % 2, tx]
-                mine[3] = tile_sum[level % 2, tx]
-                if tx >= (1 << level):
-                    mine[2] += pair_sum[level % 2, tx - (1 << level)]
-                    mine[3] += tile_sum[level % 2, tx - (1 << level)]
-                pair_sum[(level + 1) % 2, tx] = mine[2]
-                tile_sum[(level + 1) % 2, tx] = mine[3]
-                T.sync_threads()
-            for index in T.serial(mine[1]):
-                tiles[mine[3] - mine[1] + index, 0] = tx
-                tiles[mine[3] - mine[1] + index, 1] = mine[2] - mine[0] + index * tile_rows
-                tiles[mine[3] - mine[1] + index, 2] = mine[2]
-            for step in T.serial(T.ceildiv(num_tiles, THREADS)):
-                unused = tile_sum[0, MAX_EXPERTS - 1] + step * THREADS + tx
-                if unused < num_tiles:
-                    for column in T.unroll(3):
-                        tiles[unused, column] = 0
-            pairs_of[tx] = mine[2] - mine[0]
+            if tx < 96:
+                totals[tx // 32, tx % 32] = T.call_extern(
+                    "int32", "di_warp_scan", totals[tx // 32, tx % 32]
+                )
+            T.sync_threads()
+            if tx >= 32:
+                for kind in T.unroll(3):
+                    sum_to_here[kind] += totals[kind, tx // 32 - 1]
+            end = sum_to_here[0]
+            begin = end - mine[0]
+            write_tiles(large_tiles, sum_to_here[2], mine[2], large_rows, begin, end)
+            write_tiles(
+                small_tiles, sum_to_here[1], mine[1], small_rows, begin + mine[2] * large_rows, end
+            )
+            clear_tiles(large_tiles, num_large, totals[2, THREADS // 32 - 1])
+            clear_tiles(small_tiles, num_small, totals[1, THREADS // 32 - 1])
+            pairs_of[tx] = begin
             T.sync_threads()
             for step in T.serial(T.ceildiv(num_pairs, THREADS)):
                 if step * THREADS + tx < num_pairs:
