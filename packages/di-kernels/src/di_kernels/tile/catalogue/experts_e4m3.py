@@ -19,7 +19,15 @@ E4M3_TILES = {
     128: (2, 4, 3, 1),
     256: (2, 2, 4, 1),
 }
-_SMALL_TILES = {128: (2, 2, 2, 1), 256: (2, 2, 2, 1)}
+# mma.sync holds the rows' fragments in registers too; sm_120a has less shared memory as well.
+_MMA_SYNC_TILES = {
+    8: (2, 4, 3, 2),
+    16: (2, 4, 3, 2),
+    32: (2, 4, 2, 1),
+    64: (2, 4, 2, 1),
+    128: (2, 2, 2, 1),
+    256: (2, 2, 2, 1),
+}
 
 
 def e4m3_name(tokens: int, *, swiglu: bool) -> str:
@@ -31,10 +39,8 @@ def _routed(architecture: str, *, tokens: int, swiglu: bool) -> object:
     from di_kernels.tile.gemm import GemmTile
     from di_kernels.tile.gemm_e4m3 import routed_gemm_e4m3
 
-    sizes = E4M3_TILES[tokens]
-    if architecture == "sm_120a":
-        sizes = _SMALL_TILES.get(tokens, sizes)
-    return routed_gemm_e4m3(GemmTile("mxfp4", tokens, *sizes), swiglu=swiglu)
+    tiles = E4M3_TILES if architecture == "sm_90a" else _MMA_SYNC_TILES
+    return routed_gemm_e4m3(GemmTile("mxfp4", tokens, *tiles[tokens]), swiglu=swiglu)
 
 
 def _rows(architecture: str, *, name: str) -> object:
