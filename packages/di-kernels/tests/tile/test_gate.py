@@ -1,5 +1,8 @@
 """The compile gate: its exit codes, what it faults, and a few kernels where the tools are there."""
 
+import sys
+import types
+
 import pytest
 
 from di_kernels.__main__ import main
@@ -61,3 +64,12 @@ def test_products_compile_without_a_gpu(architecture):
         pytest.skip("no nvcc")
     for result in run_gate([architecture], names=["mxfp4_routed_swiglu_16", "combine_shared"]):
         assert result.status == "pass", result.detail
+
+
+def test_compiling_leaves_stdout_alone(monkeypatch, capsys):
+    talker = types.SimpleNamespace(
+        compile=lambda function, **_: print("compiling") or function, PassConfigKey=str
+    )
+    monkeypatch.setitem(sys.modules, "tilelang", talker)
+    assert toolchain.compile_kernel("kernel", "sm_90a", ()) == "kernel"
+    assert capsys.readouterr().out == ""

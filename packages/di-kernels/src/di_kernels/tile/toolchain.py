@@ -6,10 +6,12 @@ text, the target and the options, so a folder filled on a machine without a GPU 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -97,11 +99,13 @@ def compile_kernel(
         options: TileLang pass options by name.
 
     """
-    import tilelang
+    # TileLang reports progress on stdout, where `--json` has its document.
+    with contextlib.redirect_stdout(sys.stderr):
+        import tilelang
 
-    compiled: Callable[..., None] = tilelang.compile(
-        function,
-        target={"kind": "cuda", "arch": architecture},
-        pass_configs={tilelang.PassConfigKey(name): value for name, value in options},
-    )
+        compiled: Callable[..., None] = tilelang.compile(
+            function,
+            target={"kind": "cuda", "arch": architecture},
+            pass_configs={tilelang.PassConfigKey(name): value for name, value in options},
+        )
     return compiled
