@@ -35,6 +35,15 @@ def test_every_public_op_has_a_reference_that_comes_last():
         assert di_kernels.is_supported(name, "cuda", compute_capability=(9, 0))
 
 
+def test_what_was_never_run_comes_behind_what_was(double_op):
+    for name, is_verified in (("a", True), ("b", False), ("c", True), ("d", False)):
+        double_op.register(Backend(name, lambda x: x * 2, is_verified=is_verified))
+    names = [backend.name for backend in di_kernels.backends("test_double")]
+    assert names == ["c", "a", "d", "b", "reference"]
+    refusal = double_op.backends[2].refusal("test_double", "cpu", None, torch.int8)
+    assert "backend `d` (unverified) serves" in str(refusal)
+
+
 def test_preferred_backend_serves_what_it_declares(double_op):
     double_op.register(
         Backend(

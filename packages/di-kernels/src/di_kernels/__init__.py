@@ -28,6 +28,13 @@ from di_kernels.fragments import (
     mxfp8_to_fragment_order,
 )
 from di_kernels.fragments_e4m3 import MXFP4E4M3FragmentWeight, mxfp4_to_e4m3_fragment_order
+from di_kernels.packed import (
+    MXFP4PackedWeight,
+    MXFP8PackedWeight,
+    PackedWeight,
+    mxfp4_to_packed_scales,
+    mxfp8_to_packed_scales,
+)
 from di_kernels.pinned import cuda_view
 from di_kernels.records import RecordPool
 from di_kernels.registry import (
@@ -52,11 +59,14 @@ __all__ = [
     "KernelError",
     "MXFP4E4M3FragmentWeight",
     "MXFP4FragmentWeight",
+    "MXFP4PackedWeight",
     "MXFP4Weight",
     "MXFP8FragmentWeight",
+    "MXFP8PackedWeight",
     "MXFP8Weight",
     "NotDifferentiableError",
     "NotRowInvariantError",
+    "PackedWeight",
     "QuantizedWeight",
     "RecordPool",
     "Service",
@@ -75,7 +85,9 @@ __all__ = [
     "is_supported",
     "mxfp4_to_e4m3_fragment_order",
     "mxfp4_to_fragment_order",
+    "mxfp4_to_packed_scales",
     "mxfp8_to_fragment_order",
+    "mxfp8_to_packed_scales",
     "op_names",
     "ops",
     "serving_backend",

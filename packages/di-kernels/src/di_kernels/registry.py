@@ -128,7 +128,7 @@ class Backend(Generic[P, R]):
         layout: str | None = None,
     ) -> KernelError | None:
         """Why this backend cannot serve such a call; None when it can."""
-        who = f"`{op}` backend `{self.name}`"
+        who = f"`{op}` backend `{self.name}`" + ("" if self.is_verified else " (unverified)")
         if self.device_types is not None and device_type not in self.device_types:
             return UnsupportedDeviceError(
                 f"{who} needs a device of type {' or '.join(self.device_types)}, got: {device_type}"
@@ -226,12 +226,15 @@ class Op(Generic[P, R]):
     def register(self, backend: Backend[P, R]) -> None:
         """Adds an implementation, preferred over those registered before it.
 
+        One that was never run on its hardware comes behind those that were.
+
         Raises:
             ValueError: The op has a backend of this name.
         """
         if any(known.name == backend.name for known in self.backends):
             raise ValueError(f"op `{self.name}` has a backend of this name: {backend.name}")
-        self.backends.insert(0, backend)
+        verified = sum(known.is_verified for known in self.backends[:-1])
+        self.backends.insert(0 if backend.is_verified else verified, backend)
         self._is_gpu_only &= backend.device_types is not None and "cpu" not in backend.device_types
 
     def select(

@@ -12,3 +12,4 @@ from di_kernels._backends import index as index
 from di_kernels._backends import layer as layer
 from di_kernels._backends import products as products
 from di_kernels._backends import selection as selection
+from di_kernels._backends import sm100 as sm100

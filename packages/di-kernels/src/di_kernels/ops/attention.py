@@ -76,6 +76,7 @@ def sparse_attention(
         window=window_slots.shape[1],
         k=num_selected,
         rotary_dim=rotary_dim,
+        stray_bytes=_stray_bytes(window, selected),
     )
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     return run(
@@ -146,6 +147,15 @@ def _in_units(pool: RecordPool) -> bool:
     widths = (pool.buffer.shape[1], pool.section_offset, record_bytes(pool.format, pool.head_dim))
     is_aligned = not any(width % unit for width in widths)
     return is_aligned and pool.buffer.is_contiguous() and pool.buffer.nbytes // unit < 1 << 31
+
+
+def _stray_bytes(window: RecordPool, selected: RecordPool | None) -> int:
+    """Bytes by which blocks are no whole number of records apart, the most of both pools."""
+    pools = [pool for pool in (window, selected) if pool is not None and pool.format != "plain"]
+    return max(
+        (pool.buffer.stride(0) % record_bytes(pool.format, pool.head_dim) for pool in pools),
+        default=0,
+    )
 
 
 # --- Reference ---

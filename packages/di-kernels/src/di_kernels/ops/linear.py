@@ -13,17 +13,18 @@ import torch
 from di_kernels.checks import check_shape
 from di_kernels.formats import E4M3_MAX, MXFP8_FLOOR, mxfp4_encode, power_of_two_scale, ue8m0_encode
 from di_kernels.fragments import FragmentWeight, MXFP8FragmentWeight
-from di_kernels.layouts import layout_of
+from di_kernels.layouts import layout_of, product_layout
 from di_kernels.matmul import matmul_rows
 from di_kernels.numerics import cast, widen
 from di_kernels.ops.quantize import mxfp8_fake_quantize
+from di_kernels.packed import MXFP8PackedWeight, PackedWeight
 from di_kernels.registry import Op
 from di_kernels.weights import MXFP8_TILE, MXFP4Weight, MXFP8Weight, Weight
 
 
 def linear(
     x: torch.Tensor,
-    weight: Weight | FragmentWeight,
+    weight: Weight | FragmentWeight | PackedWeight,
     *,
     quantize_input: bool = False,
     out_dtype: torch.dtype | None = None,
@@ -53,7 +54,11 @@ def linear(
     """
     check_shape("weight", weight, (None, x.shape[-1]))
     run = _linear_op(weight).select(
-        x, layout=layout_of(weight), size=x.shape[-1], out_size=weight.shape[0]
+        x,
+        row_invariant=batch_invariant,
+        layout=product_layout(weight, quantize_input),
+        size=x.shape[-1],
+        out_size=weight.shape[0],
     )
     return run(x, weight, quantize_input, out_dtype or x.dtype, batch_invariant)
 
@@ -143,7 +148,7 @@ def mxfp4_weight_quantize(weight: torch.Tensor) -> MXFP4Weight:
 
 def _linear(
     x: torch.Tensor,
-    weight: Weight | FragmentWeight,
+    weight: Weight | FragmentWeight | PackedWeight,
     quantize_input: bool,
     out_dtype: torch.dtype,
     batch_invariant: bool,
@@ -172,11 +177,13 @@ def _promoted(first: torch.dtype, *others: torch.dtype) -> torch.dtype:
 
 
 def _linear_op(
-    weight: Weight | FragmentWeight,
-) -> Op[[torch.Tensor, Weight | FragmentWeight, bool, torch.dtype, bool], torch.Tensor]:
+    weight: Weight | FragmentWeight | PackedWeight,
+) -> Op[
+    [torch.Tensor, Weight | FragmentWeight | PackedWeight, bool, torch.dtype, bool], torch.Tensor
+]:
     if isinstance(weight, torch.Tensor):
         return _LINEAR
-    is_mxfp8 = isinstance(weight, MXFP8Weight | MXFP8FragmentWeight)
+    is_mxfp8 = isinstance(weight, MXFP8Weight | MXFP8FragmentWeight | MXFP8PackedWeight)
     return _MXFP8_LINEAR if is_mxfp8 else _MXFP4_LINEAR
 
 

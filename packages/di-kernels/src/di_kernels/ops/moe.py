@@ -14,16 +14,19 @@ import torch
 from di_kernels.checks import check_shape
 from di_kernels.fragments import MXFP4FragmentWeight
 from di_kernels.fragments_e4m3 import MXFP4E4M3FragmentWeight
-from di_kernels.layouts import layout_of
+from di_kernels.layouts import product_layout
 from di_kernels.matmul import matmul_rows
 from di_kernels.numerics import cast, sigmoid, wide_dtype, widen
 from di_kernels.ops.linear import linear
 from di_kernels.ops.quantize import fp8_quantize, mxfp8_fake_quantize
+from di_kernels.packed import MXFP4PackedWeight
 from di_kernels.registry import Op
 from di_kernels.weights import MXFP4Weight, Weight
 
-ExpertWeight = torch.Tensor | MXFP4Weight | MXFP4FragmentWeight | MXFP4E4M3FragmentWeight
-"""Matrices of all experts: dense, in checkpoint order or in fragment order."""
+ExpertWeight = (
+    torch.Tensor | MXFP4Weight | MXFP4FragmentWeight | MXFP4E4M3FragmentWeight | MXFP4PackedWeight
+)
+"""Matrices of all experts: dense, in checkpoint or fragment order, or with packed scales."""
 
 _WEIGHT_SUM_FLOOR = 1e-20
 # Copying up to so many weights costs less than the calls it saves: 58 against 142 us for 3 experts
@@ -181,9 +184,11 @@ def moe_experts(
         check_shape("shared", shared, (rows, hidden))
     if quantize_input and fp8_input:
         raise ValueError("`quantize_input` and `fp8_input` exclude each other")
+    layouts = [product_layout(weight, quantize_input) for weight in (w13, w2)]
     run = _MOE_EXPERTS.select(
         x,
-        layout=f"w13 in {layout_of(w13)}, w2 in {layout_of(w2)}{', FP8 rows' if fp8_input else ''}",
+        row_invariant=batch_invariant,
+        layout="w13 in {}, w2 in {}".format(*layouts) + (", FP8 rows" if fp8_input else ""),
         hidden=hidden,
         size=size,
         experts=num_experts,
