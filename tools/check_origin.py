@@ -25,13 +25,18 @@ import urllib.parse
 import urllib.request
 import zipfile
 from base64 import urlsafe_b64decode
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 # Names on the public index that hold a place for other projects: never in an environment of ours.
-PLACEHOLDERS = ("deep-ep", "deep-gemm", "flash-mla")
+# What they seem to be comes from distributions of other names, which may bring the package.
+PLACEHOLDERS = {
+    "deep-ep": "deepinfer-ep",
+    "deep-gemm": "deepinfer-gemm",
+    "flash-mla": "deepinfer-flashmla",
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -215,9 +220,17 @@ def check_members(
 
 
 def check_absent(
-    names: Iterable[str], installed: dict[str, list[metadata.Distribution]]
+    names: Iterable[str],
+    installed: dict[str, list[metadata.Distribution]],
+    owners: Mapping[str, str] | None = None,
 ) -> list[Finding]:
-    """Checks that no distribution of these names is installed, nor the package they bring."""
+    """Checks that no distribution of these names is installed, nor the package they bring.
+
+    Args:
+        names: Normalised names that must be absent.
+        installed: Installed distributions by name.
+        owners: By such a name, the distribution that may bring its package.
+    """
     packages = {
         str(file.parts[0]): distribution.metadata["Name"]
         for distributions in installed.values()
@@ -230,7 +243,9 @@ def check_absent(
         if distributions := installed.get(name):
             version = distributions[0].version
             findings.append(Finding(name, version, "?", "must not be installed here"))
-        elif owner := packages.get(name.replace("-", "_")):
+        elif (owner := packages.get(name.replace("-", "_"))) and (
+            owners is None or normalise(owner) != owners.get(name)
+        ):
             problem = f"its package must not be here, {owner} installed it"
             findings.append(Finding(name, "-", "?", problem))
         else:
@@ -289,7 +304,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     findings = check_members(checked, installed, options.wheels)
     findings += check_absent(absent, installed)
     findings += [
-        finding for finding in check_absent(PLACEHOLDERS, installed) if finding.problem is not None
+        finding
+        for finding in check_absent(PLACEHOLDERS, installed, PLACEHOLDERS)
+        if finding.problem is not None
     ]
     for finding in findings:
         state = "ok  " if finding.problem is None else "FAIL"

@@ -152,6 +152,23 @@ def test_placeholder_projects_are_never_accepted(
     assert f"FAIL {name}" in output
 
 
+@pytest.mark.parametrize(
+    ("owner", "code"), [("deepinfer-gemm", 0), ("deepinfer-flashmla", 1), ("unrelated", 1)]
+)
+def test_the_package_of_a_placeholder_comes_from_its_authors_alone(
+    check: Callable[..., tuple[int, str]],
+    install: Install,
+    repository: Path,
+    owner: str,
+    code: int,
+) -> None:
+    install("di-spec", "0.1.0", (repository / "packages" / "di-spec").as_uri())
+    install(owner, "2.8.2", None, package="deep_gemm")
+    found, output = check("--only", "di-spec")
+    assert found == code
+    assert (f"{owner} installed it" in output) == bool(code)
+
+
 @pytest.mark.parametrize("arguments", [["--only", "di-sepc"], ["--wheels", "no/such/folder"]])
 def test_wrong_use_is_exit_code_2(
     check: Callable[..., tuple[int, str]], arguments: list[str]

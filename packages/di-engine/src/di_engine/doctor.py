@@ -32,6 +32,8 @@ _PACKAGES = (
     "huggingface-hub",
     "pydantic",
     "tilelang",
+    "deepinfer-gemm",
+    "deepinfer-flashmla",
     "xgrammar",
 )
 

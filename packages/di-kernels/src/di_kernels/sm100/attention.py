@@ -85,7 +85,7 @@ def _blocks(pool: RecordPool) -> torch.Tensor:
     width = record_bytes(pool.format, pool.head_dim)
     start = pool.section_offset
     section = pool.buffer[:, start : start + pool.entries_per_block * width]
-    return section.unflatten(1, (pool.entries_per_block, 1, width))
+    return torch.unflatten(section, 1, (pool.entries_per_block, 1, width))
 
 
 def _grouped(slots: torch.Tensor, batch: tuple[int, int]) -> torch.Tensor:
