@@ -181,6 +181,13 @@ def test_parts_cover_the_columns_and_none_is_empty(steps, tokens):
             assert (parts - 1) * part_tiles < num_tiles <= parts * part_tiles
 
 
+@pytest.mark.parametrize(
+    ("row_tiles", "steps", "parts"), [(14, 20, 8), (256, 5, 1), (64, 16, 4), (40, 9, 4), (1, 1, 1)]
+)
+def test_blocks_of_a_cluster_share_the_columns_while_the_device_holds_them(row_tiles, steps, parts):
+    assert linears.few_rows_parts(row_tiles, steps, 264) == parts
+
+
 def test_every_op_with_kernels_builds_for_sm100_except_where_a_reason_is_given():
     for kernel in kernels().values():
         assert "sm_90a" in kernel.architectures

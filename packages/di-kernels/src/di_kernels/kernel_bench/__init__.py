@@ -19,6 +19,7 @@ from di_kernels.kernel_bench import (
     hyper_connections,
     index,
     layer,
+    layer_linears,
     products,
     selection,
 )
@@ -29,6 +30,7 @@ _FAMILIES = (
     (experts_e4m3.experts, ("moe_experts",)),
     (experts_e4m3.quantisers, ("fp8_quantize",)),
     (products.linears, ("mxfp8_linear", "grouped_linear")),
+    (layer_linears.one_layer, ("mxfp8_linear", "grouped_linear")),
     (attention.sparse_attention, ("sparse_attention",)),
     (
         hyper_connections.hyper_connections,

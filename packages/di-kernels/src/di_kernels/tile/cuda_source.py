@@ -179,3 +179,27 @@ __device__ __forceinline__ void di_rotate(Value* values, const float* cosines, c
   }
 }
 """
+
+PEERS = r"""
+// All threads of a cluster; TileLang's own does not keep the compiler from moving accesses.
+__device__ __forceinline__ void di_sync_peers() {
+  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+}
+
+// Sum over the blocks of a cluster, first to last, of four floats at the same shared place.
+__device__ __forceinline__ void di_sum_of_peers(const float* place, int blocks, float* sum) {
+  const unsigned mine = static_cast<unsigned>(__cvta_generic_to_shared(place));
+#pragma unroll
+  for (int rank = 0; rank < blocks; ++rank) {
+    unsigned peer;
+    float4 part;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(peer) : "r"(mine), "r"(rank));
+    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(part.x), "=f"(part.y), "=f"(part.z), "=f"(part.w) : "r"(peer) : "memory");
+    sum[0] = rank ? sum[0] + part.x : part.x;
+    sum[1] = rank ? sum[1] + part.y : part.y;
+    sum[2] = rank ? sum[2] + part.z : part.z;
+    sum[3] = rank ? sum[3] + part.w : part.w;
+  }
+}
+"""

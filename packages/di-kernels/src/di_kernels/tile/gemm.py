@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-# ruff: noqa: ANN001, ANN202
+# ruff: noqa: ANN001, ANN201, ANN202
 # (TileLang parses the kernels below as its own language.)
 """Products with weights in fragment order: routed experts, linears and grouped linears.
 
@@ -64,23 +64,25 @@ class GemmTile:
         return 128 * self.warp_groups
 
 
-def _macros(tile: GemmTile):
-    code_words = CODE_WORDS[tile.weight]
-    words_per_thread = code_words // 128
+def unpack_macro(tile: GemmTile):
+    """Conversion of a block of every warp group, whose codes start at place `first`."""
+    words_per_thread = CODE_WORDS[tile.weight] // 128
     rows = tile.weight_rows
 
     @T.macro
-    def unpack(codes_s, scales_s, block, fragment, words, values):
+    def unpack(codes_s, scales_s, first, block, fragment, words, values):
         tx = T.get_thread_binding()
         for part in T.unroll(words_per_thread // 4):
             for v in T.vectorized(4):
-                words[part * 4 + v] = codes_s[tx // 128, block, part * 512 + (tx % 128) * 4 + v]
+                words[part * 4 + v] = codes_s[
+                    first + tx // 128, block, part * 512 + (tx % 128) * 4 + v
+                ]
         if tile.weight == "mxfp4":
             T.call_extern(
                 "handle",
                 "di_unpack_mxfp4",
                 T.access_ptr(words, "r"),
-                scales_s[tx // 128, block, (tx % 128) // 4],
+                scales_s[first + tx // 128, block, (tx % 128) // 4],
                 T.access_ptr(values, "w"),
             )
         else:
@@ -88,7 +90,7 @@ def _macros(tile: GemmTile):
                 "handle",
                 "di_unpack_mxfp8",
                 T.access_ptr(words, "r"),
-                scales_s[tx // 128, block, (tx % 128) // 32],
+                scales_s[first + tx // 128, block, (tx % 128) // 32],
                 T.access_ptr(values, "w"),
             )
         for i, j in T.Parallel(rows, BLOCK):
@@ -99,10 +101,17 @@ def _macros(tile: GemmTile):
                 (j // 8) * 4 + (i % 16) // 8 * 2 + j % 2,
             )
 
+    return unpack
+
+
+def _macros(tile: GemmTile):
+    rows = tile.weight_rows
+    unpack = unpack_macro(tile)
+
     @T.macro
     def multiply_stage(codes_s, scales_s, x_s, fragment, words, values, total):
         for block in T.unroll(tile.stage_blocks):
-            unpack(codes_s, scales_s, block, fragment, words, values)
+            unpack(codes_s, scales_s, 0, block, fragment, words, values)
             T.gemm(
                 fragment,
                 x_s[:, block * BLOCK : (block + 1) * BLOCK],
@@ -115,7 +124,7 @@ def _macros(tile: GemmTile):
     def multiply_stage_overlapped(codes_s, scales_s, x_s, fragment, words, values, total):
         other = T.alloc_fragment((rows, BLOCK), "bfloat16")
         for pair in T.unroll(tile.stage_blocks // 2):
-            unpack(codes_s, scales_s, pair * 2, fragment, words, values)
+            unpack(codes_s, scales_s, 0, pair * 2, fragment, words, values)
             T.wgmma_gemm(
                 fragment,
                 x_s[:, pair * 2 * BLOCK : (pair * 2 + 1) * BLOCK],
@@ -124,7 +133,7 @@ def _macros(tile: GemmTile):
                 policy=T.GemmWarpPolicy.FullRow,
             )
             T.wait_wgmma(1)
-            unpack(codes_s, scales_s, pair * 2 + 1, other, words, values)
+            unpack(codes_s, scales_s, 0, pair * 2 + 1, other, words, values)
             T.wgmma_gemm(
                 other,
                 x_s[:, (pair * 2 + 1) * BLOCK : (pair * 2 + 2) * BLOCK],

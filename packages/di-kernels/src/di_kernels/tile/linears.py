@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from di_kernels.fragments import MXFP8FragmentWeight
 from di_kernels.ops.quantize import mxfp8_fake_quantize
 from di_kernels.tile.catalogue import kernel_for
+from di_kernels.tile.catalogue.few_rows import FEW_ROWS_TILES, PARTS, few_rows_name
 from di_kernels.tile.catalogue.products import LINEAR_TILES, linear_name
 
 # Most parts of the columns: sums of few rows are small, but so is what is left to divide.
@@ -29,6 +32,18 @@ def parts_for(row_blocks: int, token_tiles: int, steps: int, tokens: int, slots:
     return -(-steps // part_steps)
 
 
+def few_rows_parts(row_tiles: int, steps: int, slots: int) -> int:
+    """Parts of the columns where they are blocks of a cluster: fewest steps in a row, fewest parts.
+
+    Args:
+        row_tiles: Thread blocks without parts, all groups together.
+        steps: Pipeline steps of the whole columns.
+        slots: Thread blocks the device works on at a time.
+    """
+    fitting = [parts for parts in PARTS if parts == 1 or row_tiles * parts <= slots]
+    return min(fitting, key=lambda parts: (-(-steps // parts), parts))
+
+
 def mxfp8_linear(
     x: torch.Tensor,
     weight: MXFP8FragmentWeight,
@@ -47,27 +62,69 @@ def grouped_linear(
     x: torch.Tensor, weight: MXFP8FragmentWeight, out_dtype: torch.dtype, batch_invariant: bool
 ) -> torch.Tensor:
     """Arguments as the op passes them; with `batch_invariant` the columns are never split."""
-    num_rows, groups, size = x.shape
-    row_blocks = weight.codes.shape[0] // groups
-    out = x.new_empty(num_rows, groups, row_blocks * 64)
+    num_rows, groups = x.shape[:2]
+    out = x.new_empty(num_rows, groups, weight.shape[0] // groups)
     if num_rows == 0:
         return out
+    multiprocessors = torch.cuda.get_device_properties(x.device).multi_processor_count
+    if num_rows <= max(FEW_ROWS_TILES):
+        tokens, parts = few_rows_plan(x, weight, multiprocessors)
+        kernel = kernel_for(few_rows_name(tokens, 1 if batch_invariant else parts), x.device)
+        launch_few_rows(kernel, x, weight, out)
+    else:
+        _launch_tiles(x, weight, out, multiprocessors, batch_invariant=batch_invariant)
+    return out if out_dtype == out.dtype else out.to(out_dtype)
+
+
+def few_rows_plan(
+    x: torch.Tensor, weight: MXFP8FragmentWeight, multiprocessors: int
+) -> tuple[int, int]:
+    """Rows per tile, and parts of the columns."""
+    num_rows, _, size = x.shape
+    tokens = next(tile for tile in FEW_ROWS_TILES if num_rows <= tile)
+    warp_groups, depth, _, blocks_per_sm = FEW_ROWS_TILES[tokens]
+    row_tiles = weight.codes.shape[0] // warp_groups
+    return tokens, few_rows_parts(row_tiles, size // (64 * depth), blocks_per_sm * multiprocessors)
+
+
+def launch_few_rows(
+    kernel: Callable[..., None], x: torch.Tensor, weight: MXFP8FragmentWeight, out: torch.Tensor
+) -> None:
+    """One launch; x of shape (rows, groups, columns), `out` of (rows, groups, weight rows)."""
+    num_rows, groups, size = x.shape
+    kernel(
+        *_words(weight, groups), x.reshape(num_rows, groups * size),
+        out.view(num_rows, groups, -1, 64),
+    )  # fmt: skip
+
+
+def _launch_tiles(
+    x: torch.Tensor,
+    weight: MXFP8FragmentWeight,
+    out: torch.Tensor,
+    multiprocessors: int,
+    *,
+    batch_invariant: bool,
+) -> None:
+    """One launch, and another that adds the parts where the columns are split."""
+    num_rows, groups, size = x.shape
+    row_blocks = weight.codes.shape[0] // groups
     tokens = next((tile for tile in LINEAR_TILES if num_rows <= tile), max(LINEAR_TILES))
-    depth = LINEAR_TILES[tokens][1]
-    steps, parts = size // (64 * depth), 1
+    steps, parts = size // (64 * LINEAR_TILES[tokens][1]), 1
     if not batch_invariant:
-        multiprocessors = torch.cuda.get_device_properties(x.device).multi_processor_count
         parts = parts_for(
             groups * row_blocks, -(-num_rows // tokens), steps, tokens, 2 * multiprocessors
         )
-    part_steps = -(-steps // parts)
     target = out if parts == 1 else out.new_empty((parts, *out.shape), dtype=torch.float32)
     kernel_for(linear_name(tokens, is_split=parts > 1), x.device)(
-        weight.codes.view(torch.uint32).view(groups, row_blocks, *weight.codes.shape[1:]),
-        weight.scales.view(torch.uint32).view(groups, row_blocks, *weight.scales.shape[1:]),
-        x.reshape(num_rows, groups * size), part_steps,
+        *_words(weight, groups), x.reshape(num_rows, groups * size), -(-steps // parts),
         target.view(parts, num_rows, groups, row_blocks, 64),
     )  # fmt: skip
     if parts > 1:
         kernel_for("sum_of_parts", x.device)(target.view(parts, -1), out.view(-1))
-    return out if out_dtype == out.dtype else out.to(out_dtype)
+
+
+def _words(weight: MXFP8FragmentWeight, groups: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Codes and scales as words, group by group."""
+    codes, scales = weight.codes.view(torch.uint32), weight.scales.view(torch.uint32)
+    return codes.view(groups, -1, *codes.shape[1:]), scales.view(groups, -1, *scales.shape[1:])

@@ -24,6 +24,8 @@ from di_kernels.fragments import (
 )
 
 _CHECKED_EXPERTS = 8
+_ROWS_OF_LINEARS = (9, 16, 17, 32)
+"""Edges of their small tiles, beside `ROWS`."""
 
 
 def cases(source: Source) -> Iterator[Case]:
@@ -80,7 +82,7 @@ def _linear_cases(source: Source) -> Iterator[Case]:
     for name, (groups, rows_per_group, columns) in LINEARS.items():
         weight = mxfp8_to_fragment_order(random_mxfp8(source, groups * rows_per_group, columns))
         dense = weight.dequantize(torch.float64).view(groups, rows_per_group, columns)
-        for num_rows in ROWS:
+        for num_rows in (*ROWS, *_ROWS_OF_LINEARS):
             x = source.normal(num_rows, groups, columns)
 
             def run(

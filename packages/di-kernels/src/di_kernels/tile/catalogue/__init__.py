@@ -15,6 +15,7 @@ from di_kernels.tile.catalogue import (
     attention,
     entries,
     experts_e4m3,
+    few_rows,
     hyper_connections,
     index,
     layer,
@@ -26,6 +27,7 @@ from di_kernels.tile.toolchain import architecture_of, compile_kernel, require_t
 
 _FAMILIES = (
     products,
+    few_rows,
     experts_e4m3,
     attention,
     entries,

@@ -1,0 +1,62 @@
+"""MXFP8 products of few rows, whose launches overlap."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+from di_kernels.tile.kernel import MMA_SYNC, UNGUARDED, Kernel
+
+if TYPE_CHECKING:
+    from di_kernels.tile.gemm import GemmTile
+
+_OPS = ("mxfp8_linear", "grouped_linear")
+_ELSEWHERE = {
+    "sm_80": "has no clusters and no dependent launches; `mxfp8_grouped_*` serve",
+    "sm_120a": "needs 82 to 112 KB of shared memory, sm_120 has 99; `mxfp8_grouped_*` serve",
+}
+
+# Rows per tile: (warp groups, blocks of 64 columns per stage, stages, thread blocks per SM).
+FEW_ROWS_TILES = {8: (2, 4, 3, 2), 16: (2, 4, 2, 2), 32: (2, 4, 2, 2)}
+PARTS = (1, 2, 4, 8)
+"""Parts of the columns, the blocks of a cluster."""
+
+
+def few_rows_name(tokens: int, parts: int) -> str:
+    """Catalogue name."""
+    return f"mxfp8_few_rows_{tokens}_{parts}"
+
+
+def few_rows_options(tokens: int) -> tuple[tuple[str, object], ...]:
+    """Pass options; with 8 rows the tensor core idles under wgmma."""
+    return MMA_SYNC if tokens == min(FEW_ROWS_TILES) else UNGUARDED
+
+
+def few_rows_tile(tokens: int, architecture: str) -> GemmTile:
+    """Tile of so many rows."""
+    from di_kernels.tile.gemm import GemmTile
+
+    overlaps = architecture == "sm_90a" and tokens > min(FEW_ROWS_TILES)
+    return GemmTile("mxfp8", tokens, *FEW_ROWS_TILES[tokens], overlaps)
+
+
+def _few_rows(architecture: str, *, tokens: int, parts: int) -> object:
+    from di_kernels.tile.few_rows import few_rows_linear
+
+    return few_rows_linear(few_rows_tile(tokens, architecture), parts)
+
+
+def kernels() -> list[Kernel]:
+    """Every tile with every number of parts."""
+    return [
+        Kernel(
+            few_rows_name(tokens, parts),
+            _OPS,
+            functools.partial(_few_rows, tokens=tokens, parts=parts),
+            few_rows_options(tokens),
+            has_tensor_core=True,
+            undeclared=_ELSEWHERE,
+        )
+        for tokens in FEW_ROWS_TILES
+        for parts in PARTS
+    ]
