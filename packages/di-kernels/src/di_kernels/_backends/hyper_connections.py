@@ -22,13 +22,13 @@ _backend = functools.partial(
     device_types=("cuda",),
     compute_capabilities=HOPPER,
     dtypes=(torch.bfloat16,),
-    determinism="row_invariant",
     availability=missing_tools,
 )
 
 _HC_MIXES.register(
     _backend(
         hyper.hc_mixes,
+        determinism="row_invariant_on_request",
         size_rules=(_COPIES, _BY_BLOCKS),
         note="Float32 products by three exact bfloat16 parts of the factor; two launches.",
     )
@@ -36,13 +36,15 @@ _HC_MIXES.register(
 _HC_TRANSITION.register(
     _backend(
         hyper.hc_transition,
-        size_rules=(_COPIES, _BY_BLOCKS),
+        determinism="row_invariant_on_request",
+        size_rules=(_COPIES, SizeRule("hidden", hyper.COLUMNS, hyper.MAX_HIDDEN, hyper.COLUMNS)),
         note="Expand, coefficients, collapse and norm in two launches.",
     )
 )
 _HC_EXPAND.register(
     _backend(
         hyper.hc_expand,
+        determinism="row_invariant",
         size_rules=(_COPIES, _BY_UNITS),
         note="One launch, the bits of the batch-invariant reference.",
     )
@@ -50,6 +52,7 @@ _HC_EXPAND.register(
 _HC_COLLAPSE_NORM.register(
     _backend(
         hyper.hc_collapse_norm,
+        determinism="row_invariant",
         size_rules=(_COPIES, SizeRule("hidden", 8, hyper.MAX_HIDDEN, multiple_of=8)),
         note="One launch, one thread block per row.",
     )

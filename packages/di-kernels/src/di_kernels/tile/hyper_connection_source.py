@@ -1,9 +1,9 @@
-"""The Sinkhorn iteration of one 4 x 4 matrix as CUDA, by one thread in registers.
+"""The Sinkhorn iteration of one 4 x 4 matrix as CUDA, by one warp without memory.
 
 The entries stay k[i][j] / (u[i] * v[j]): a row step sets u[i] = sum over j of k[i][j] / v[j] +
 eps * u[i], a column step v[j] likewise, which are the divisions of the reference without writing 16
-entries each time. A step is four independent chains of five additions and one reciprocal; shuffles
-between threads would take longer.
+entries each time. All lanes run all steps, four independent chains of five additions and one
+reciprocal each: exchanging parts between lanes would take longer than computing them.
 """
 
 SINKHORN = r"""
@@ -13,18 +13,25 @@ __device__ __forceinline__ float di_reciprocal(float x) {
   return result;
 }
 
-__device__ __forceinline__ void di_sinkhorn(const float* logits, float* mix, int iterations,
-                                            float eps) {
+__device__ __forceinline__ float di_pick(const float* values, int index) {
+  const float low = index & 1 ? values[1] : values[0], high = index & 1 ? values[3] : values[2];
+  return index & 2 ? high : low;
+}
+
+// Lanes 8 .. 23 hold the logits row by row and get their entries; the other lanes help.
+__device__ __forceinline__ float di_sinkhorn(float logit, int lane, int iterations, float eps) {
+  constexpr unsigned all = 0xFFFFFFFFu;
+  float peak = fmaxf(logit, __shfl_xor_sync(all, logit, 1));
+  peak = fmaxf(peak, __shfl_xor_sync(all, peak, 2));
+  const float power = expf(logit - peak);
+  float total = power + __shfl_xor_sync(all, power, 1);
+  total += __shfl_xor_sync(all, total, 2);
+  const float own = power / total + eps;
   float k[4][4], u[4], v[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const float* row = logits + 4 * i;
-    const float peak = fmaxf(fmaxf(row[0], row[1]), fmaxf(row[2], row[3]));
-    float total = 0.0f;
 #pragma unroll
-    for (int j = 0; j < 4; ++j) total += k[i][j] = expf(row[j] - peak);
-#pragma unroll
-    for (int j = 0; j < 4; ++j) k[i][j] = k[i][j] / total + eps;
+    for (int j = 0; j < 4; ++j) k[i][j] = __shfl_sync(all, own, 8 + 4 * i + j);
     u[i] = 1.0f;
   }
 #pragma unroll
@@ -44,9 +51,6 @@ __device__ __forceinline__ void di_sinkhorn(const float* logits, float* mix, int
       v[j] = fmaf(k[1][j], inverse[1], k[0][j] * inverse[0]) +
              fmaf(k[3][j], inverse[3], fmaf(k[2][j], inverse[2], eps * v[j]));
   }
-#pragma unroll
-  for (int i = 0; i < 4; ++i)
-#pragma unroll
-    for (int j = 0; j < 4; ++j) mix[4 * i + j] = k[i][j] / u[i] / v[j];
+  return own / di_pick(u, (lane - 8) / 4) / di_pick(v, lane % 4);
 }
 """

@@ -1,13 +1,13 @@
 # mypy: ignore-errors
-# ruff: noqa: ANN001, ANN202, SIM102
+# ruff: noqa: ANN001, ANN202
 # (TileLang parses the kernels below as its own language.)
 """Hyper-connections: the coefficients of a sub-layer, and the step from one sub-layer to the next.
 
 Formulas: `di_kernels.ops.hyper_connections`. Two launches. In the first a thread block takes 64
-rows and 32 columns of all four copies: it may spread the sub-layer's output over the streams first
-(`has_expand`), and leaves its share of the 24 products and of the sums of squares. In the second a
-block per row adds the shares in order, finishes the coefficients and, with `has_expand`, scales the
-collapsed row to unit size. No share depends on other rows, so a row's bits do not either.
+rows and some chunks of 32 columns of all four copies: it may spread the sub-layer's output over the
+streams first (`has_expand`), and leaves its share of the 24 products and of the sums of squares. In
+the second a block per row adds the shares in order, finishes the coefficients and, with
+`has_norm`, scales the collapsed row to unit size. No share depends on other rows.
 
 The product is in float32: a float32 factor is the sum of three bfloat16 numbers without remainder
 (8 + 8 + 8 bits), bfloat16 streams are exact, so three matrix instructions per block of columns
@@ -19,26 +19,27 @@ Builds for sm_80, sm_90a, sm_100a and sm_120a.
 
 import tilelang.language as T
 
-from di_kernels.tile.hyper import COLUMNS, COPIES, SHARES
+from di_kernels.tile.hyper import COLUMNS, COPIES, MAX_HIDDEN, ROWS, SHARES
 from di_kernels.tile.hyper_connection_source import SINKHORN
 
 MIXES = (2 + COPIES) * COPIES
-ROWS = 64
-"""Rows of a thread block."""
-
 _WIDTH = COPIES * COLUMNS
 _CHUNKS = COLUMNS // 8
 _THREADS = 256
 # Three products side by side, each filled up to 32 columns that nobody reads.
 _PIECE = 32
+# Coefficients of a row in shared memory, in an order without bank conflicts.
+_WEIGHTS = 28
+_QUADS = MIXES * _WIDTH // 4 // _THREADS
 _REDUCING = 512
 _GROUPS = _REDUCING // SHARES
 _LOADS = 10
-_QUADS = MIXES * _WIDTH // 4 // _THREADS
+_NORMING = _REDUCING - 32
+_NORM_STEPS = -(-MAX_HIDDEN // 8 // _NORMING)
 
 
 @T.macro
-def _load_factors(fn, quads, part, tx):
+def _load_factors(fn, quads, chunk, tx):
     """A block's columns of the 24 factors, four values at a time."""
     for step in T.unroll(_QUADS):
         index = step * _THREADS + tx
@@ -47,7 +48,7 @@ def _load_factors(fn, quads, part, tx):
             quads[step, v] = fn[
                 index // (_WIDTH // 4),
                 column // COLUMNS,
-                part * _CHUNKS + column % COLUMNS // 8,
+                chunk * _CHUNKS + column % COLUMNS // 8,
                 column % 8 + v,
             ]
 
@@ -69,7 +70,7 @@ def _split_factors(quads, pieces_s, tx):
 
 
 @T.macro
-def _weighted_sum(total, weight, values, copy):
+def _add_weighted(total, weight, values, copy):
     """Adds weight * values[copy] to the total, both steps rounded."""
     for v in T.unroll(8):
         total[v] = T.ieee_add(total[v], T.ieee_mul(weight, T.cast(values[copy, v], "float32")))
@@ -87,87 +88,105 @@ def partial_mixes(*, has_expand: bool, overlaps_launch: bool) -> object:
         residual: T.Tensor((num_rows, COPIES, COPIES), "float32"),
         pre: T.Tensor((num_rows, COPIES), "float32"),
         fn: T.Tensor((MIXES, COPIES, units, 8), "float32"),
+        part_chunks: T.int32,
         streams: T.Tensor((num_rows, COPIES, units, 8), "bfloat16"),
         collapsed: T.Tensor((num_rows, units, 8), "bfloat16"),
         shares: T.Tensor((num_rows, num_parts, SHARES), "float32"),
     ):
         with T.Kernel(num_parts, T.ceildiv(num_rows, ROWS), threads=_THREADS) as (part, tile):
+            T.annotate_min_blocks_per_sm(2)
             x_s = T.alloc_shared((ROWS, _WIDTH), "bfloat16")
             pieces_s = T.alloc_shared((3 * _PIECE, _WIDTH), "bfloat16")
             product_s = T.alloc_shared((ROWS, 3 * _PIECE + 1), "float32")
             squares_s = T.alloc_shared((2, ROWS, _CHUNKS + 1), "float32")
             product = T.alloc_fragment((ROWS, 3 * _PIECE), "float32")
-            values = T.alloc_local((COPIES, 8), "bfloat16")
-            mixed = T.alloc_local((COPIES, 8), "bfloat16")
-            y_values = T.alloc_local((8,), "bfloat16")
-            weights = T.alloc_local((COPIES + 2, COPIES), "float32")
+            values = T.alloc_local((COPIES + 1, 8), "bfloat16")
+            stream = T.alloc_local((1, 8), "bfloat16")
+            weights_s = T.alloc_shared((ROWS, _WEIGHTS), "float32", scope="shared")
             total = T.alloc_local((8,), "float32")
+            sum_of_copies = T.alloc_local((8,), "float32")
             quads = T.alloc_local((_QUADS, 4), "float32")
             square = T.alloc_local((2,), "float32")
             tx = T.get_thread_binding()
             if overlaps_launch:
                 T.pdl_trigger()
-            item, chunk = tx // _CHUNKS, tx % _CHUNKS
-            row, unit = tile * ROWS + item, part * _CHUNKS + chunk
+            item, lane = tx // _CHUNKS, tx % _CHUNKS
+            row = tile * ROWS + item
             square[0] = 0
             square[1] = 0
-            for copy in T.unroll(COPIES):
+            for copy in T.unroll(COPIES + 1):
                 for v in T.vectorized(8):
                     values[copy, v] = T.cast(0, "bfloat16")
-            if row < num_rows:
-                for copy in T.unroll(COPIES):
-                    for v in T.vectorized(8):
-                        values[copy, v] = x[row, copy, unit, v]
-                if has_expand:
-                    for v in T.vectorized(8):
-                        y_values[v] = y[row, unit, v]
-                    for copy in T.unroll(COPIES):
-                        for v in T.vectorized(COPIES):
-                            weights[copy, v] = residual[row, copy, v]
-                    for v in T.vectorized(COPIES):
-                        weights[COPIES, v] = post[row, v]
-                    for v in T.vectorized(COPIES):
-                        weights[COPIES + 1, v] = pre[row, v]
-            _load_factors(fn, quads, part, tx)
             if has_expand:
                 if row < num_rows:
+                    for v in T.vectorized(COPIES):
+                        weights_s[item, lane * COPIES + v] = residual[row, lane, v]
+                    if lane == 0:
+                        for v in T.vectorized(COPIES):
+                            weights_s[item, COPIES * COPIES + v] = post[row, v]
+                    if lane == 1:
+                        for v in T.vectorized(COPIES):
+                            weights_s[item, (COPIES + 1) * COPIES + v] = pre[row, v]
+                else:
+                    for v in T.vectorized(_WEIGHTS // _CHUNKS):
+                        weights_s[item, lane * (_WEIGHTS // _CHUNKS) + v] = 0
+            T.clear(product)
+            # Expanding leaves no registers for a loop.
+            for step in T.serial(1 if has_expand else part_chunks):
+                chunk = part if has_expand else part * part_chunks + step
+                unit = chunk * _CHUNKS + lane
+                if row < num_rows:
                     for copy in T.unroll(COPIES):
+                        for v in T.vectorized(8):
+                            values[copy, v] = x[row, copy, unit, v]
+                    if has_expand:
+                        for v in T.vectorized(8):
+                            values[COPIES, v] = y[row, unit, v]
+                _load_factors(fn, quads, chunk, tx)
+                if has_expand:
+                    T.sync_threads()
+                for v in T.unroll(8):
+                    sum_of_copies[v] = 0
+                for copy in T.unroll(COPIES):
+                    for v in T.vectorized(8):
+                        stream[0, v] = values[copy, v]
+                    if has_expand:
                         for v in T.unroll(8):
                             total[v] = T.ieee_mul(
-                                weights[COPIES, copy], T.cast(y_values[v], "float32")
+                                weights_s[item, COPIES * COPIES + copy],
+                                T.cast(values[COPIES, v], "float32"),
                             )
                         for source in T.unroll(COPIES):
-                            _weighted_sum(total, weights[source, copy], values, source)
+                            _add_weighted(
+                                total, weights_s[item, source * COPIES + copy], values, source
+                            )
                         for v in T.unroll(8):
-                            mixed[copy, v] = T.cast(total[v], "bfloat16")
-                        for v in T.vectorized(8):
-                            streams[row, copy, unit, v] = mixed[copy, v]
-                    for v in T.unroll(8):
-                        total[v] = T.ieee_mul(
-                            weights[COPIES + 1, 0], T.cast(mixed[0, v], "float32")
+                            stream[0, v] = T.cast(total[v], "bfloat16")
+                        if row < num_rows:
+                            for v in T.vectorized(8):
+                                streams[row, copy, unit, v] = stream[0, v]
+                        # The first product is added to zero: its bits, but for the sign of a zero.
+                        _add_weighted(
+                            sum_of_copies, weights_s[item, (COPIES + 1) * COPIES + copy], stream, 0
                         )
-                    for copy in T.unroll(1, COPIES):
-                        _weighted_sum(total, weights[COPIES + 1, copy], mixed, copy)
                     for v in T.unroll(8):
-                        y_values[v] = T.cast(total[v], "bfloat16")
-                        total[v] = T.cast(y_values[v], "float32")
-                        square[1] += total[v] * total[v]
+                        total[v] = T.cast(stream[0, v], "float32")
+                        square[0] += total[v] * total[v]
                     for v in T.vectorized(8):
-                        collapsed[row, unit, v] = y_values[v]
-                    for copy in T.unroll(COPIES):
+                        x_s[item, copy * COLUMNS + lane * 8 + v] = stream[0, v]
+                if has_expand:
+                    for v in T.unroll(8):
+                        stream[0, v] = T.cast(sum_of_copies[v], "bfloat16")
+                        total[v] = T.cast(stream[0, v], "float32")
+                        square[1] += total[v] * total[v]
+                    if row < num_rows:
                         for v in T.vectorized(8):
-                            values[copy, v] = mixed[copy, v]
-            for copy in T.unroll(COPIES):
-                for v in T.unroll(8):
-                    total[v] = T.cast(values[copy, v], "float32")
-                    square[0] += total[v] * total[v]
-                for v in T.vectorized(8):
-                    x_s[item, copy * COLUMNS + chunk * 8 + v] = values[copy, v]
-            squares_s[0, item, chunk] = square[0]
-            squares_s[1, item, chunk] = square[1]
-            _split_factors(quads, pieces_s, tx)
-            T.clear(product)
-            T.gemm(x_s, pieces_s, product, transpose_B=True, policy=T.GemmWarpPolicy.FullRow)
+                            collapsed[row, unit, v] = stream[0, v]
+                _split_factors(quads, pieces_s, tx)
+                T.gemm(x_s, pieces_s, product, transpose_B=True, policy=T.GemmWarpPolicy.FullRow)
+                T.sync_threads()
+            squares_s[0, item, lane] = square[0]
+            squares_s[1, item, lane] = square[1]
             for i, j in T.Parallel(ROWS, 3 * _PIECE):
                 product_s[i, j] = product[i, j]
             T.sync_threads()
@@ -191,7 +210,8 @@ def partial_mixes(*, has_expand: bool, overlaps_launch: bool) -> object:
 def finish_mixes(*, has_norm: bool, overlaps_launch: bool) -> object:
     """Coefficients from the shares; with `has_norm` the collapsed rows at unit size too.
 
-    With `overlaps_launch` the launch overlaps the kernel before it (sm_90 and later).
+    The first warp finishes the coefficients while the others norm the row. With `overlaps_launch`
+    the launch overlaps the kernel before it (sm_90 and later).
     """
     num_rows, units, num_parts = T.dynamic("num_rows, units, num_parts")
 
@@ -211,77 +231,76 @@ def finish_mixes(*, has_norm: bool, overlaps_launch: bool) -> object:
         residual: T.Tensor((num_rows, COPIES * COPIES), "float32"),
         normed: T.Tensor((num_rows, units, 8), "bfloat16"),
     ):
-        with T.Kernel(num_rows, threads=_REDUCING + 32) as row:
+        with T.Kernel(num_rows, threads=_REDUCING) as row:
             T.import_source(SINKHORN)
-            sums_s = T.alloc_shared((_GROUPS, SHARES), "float32")
-            totals_s = T.alloc_shared((SHARES,), "float32", scope="shared")
-            mixes_s = T.alloc_shared((SHARES,), "float32", scope="shared")
-            total = T.alloc_local((1,), "float32")
-            inverse = T.alloc_local((1,), "float32")
+            sums_s = T.alloc_shared((_GROUPS, SHARES), "float32", scope="shared")
+            total = T.alloc_local((2,), "float32")
             loaded = T.alloc_local((_LOADS,), "float32")
-            values = T.alloc_local((8,), "bfloat16")
+            coefficient = T.alloc_local((2,), "float32")
+            norm = T.alloc_local((_NORM_STEPS, 8), "float32")
+            values = T.alloc_local((_NORM_STEPS, 8), "bfloat16")
             tx = T.get_thread_binding()
             group, mix = tx // SHARES, tx % SHARES
+            coefficient[0] = 0
+            coefficient[1] = 0
+            if tx < MIXES:
+                coefficient[0] = scale[T.min(tx // COPIES, 2)]
+                coefficient[1] = base[tx]
+            if has_norm:
+                for step in T.unroll(_NORM_STEPS):
+                    unit = step * _NORMING + tx - 32
+                    if tx >= 32 and unit < units:
+                        for u in T.unroll(2):
+                            for v in T.vectorized(4):
+                                norm[step, u * 4 + v] = norm_weight[unit, u * 4 + v]
             if overlaps_launch:
                 T.pdl_sync()
-            if tx < _REDUCING:
-                total[0] = 0
-                for step in T.serial(T.ceildiv(num_parts, _GROUPS * _LOADS)):
-                    for u in T.unroll(_LOADS):
-                        part = (step * _LOADS + u) * _GROUPS + group
-                        loaded[u] = 0
-                        if part < num_parts:
-                            loaded[u] = shares[row, part, mix]
-                    for u in T.unroll(_LOADS):
-                        total[0] += loaded[u]
-                sums_s[group, mix] = total[0]
+            if has_norm:
+                for step in T.unroll(_NORM_STEPS):
+                    unit = step * _NORMING + tx - 32
+                    if tx >= 32 and unit < units:
+                        for v in T.vectorized(8):
+                            values[step, v] = collapsed[row, unit, v]
+            total[0] = 0
+            for step in T.serial(T.ceildiv(num_parts, _GROUPS * _LOADS)):
+                for u in T.unroll(_LOADS):
+                    part = (step * _LOADS + u) * _GROUPS + group
+                    loaded[u] = 0
+                    if part < num_parts:
+                        loaded[u] = shares[row, part, mix]
+                for u in T.unroll(_LOADS):
+                    total[0] += loaded[u]
+            sums_s[group, mix] = total[0]
             T.sync_threads()
-            if tx < SHARES:
-                total[0] = 0
+            total[0] = 0
+            if tx < 32:
                 for g in T.unroll(_GROUPS):
                     total[0] += sums_s[g, tx]
-                totals_s[tx] = total[0]
-            T.sync_threads()
-            if tx < MIXES:
-                inverse[0] = T.rsqrt(
-                    totals_s[MIXES] / T.cast(COPIES * 8 * units, "float32") + norm_eps
+                total[1] = T.rsqrt(
+                    T.shfl_sync(total[0], MIXES) / T.cast(COPIES * 8 * units, "float32") + norm_eps
                 )
-                mixes_s[tx] = totals_s[tx] * inverse[0] * scale[T.min(tx // COPIES, 2)] + base[tx]
-            T.sync_threads()
-            if tx < 2 * COPIES:
-                total[0] = 1.0 / (1.0 + T.exp(-mixes_s[tx]))
+                total[0] = total[0] * total[1] * coefficient[0] + coefficient[1]
+                total[1] = 1.0 / (1.0 + T.exp(-total[0]))
                 if tx < COPIES:
-                    pre[row, tx] = total[0] + eps
-                else:
-                    post[row, tx - COPIES] = 2.0 * total[0]
-            if tx == _REDUCING:
-                T.call_extern(
-                    "handle",
-                    "di_sinkhorn",
-                    T.address_of(mixes_s[2 * COPIES]),
-                    T.address_of(residual[row, 0]),
-                    iterations,
-                    eps,
-                )
-            if has_norm:
-                if tx < _REDUCING:
-                    inverse[0] = T.rsqrt(
-                        totals_s[MIXES + 1] / T.cast(8 * units, "float32") + collapse_eps
-                    )
-                    for step in T.serial(T.ceildiv(units, _REDUCING)):
-                        unit = step * _REDUCING + tx
-                        if unit < units:
-                            for v in T.vectorized(8):
-                                values[v] = collapsed[row, unit, v]
-                            for u in T.unroll(2):
-                                for v in T.vectorized(4):
-                                    loaded[u * 4 + v] = norm_weight[unit, u * 4 + v]
-                            for v in T.unroll(8):
-                                values[v] = T.cast(
-                                    T.cast(values[v], "float32") * inverse[0] * loaded[v],
-                                    "bfloat16",
-                                )
-                            for v in T.vectorized(8):
-                                normed[row, unit, v] = values[v]
+                    pre[row, tx] = total[1] + eps
+                elif tx < 2 * COPIES:
+                    post[row, tx - COPIES] = 2.0 * total[1]
+                total[1] = T.call_extern("float32", "di_sinkhorn", total[0], tx, iterations, eps)
+                if tx >= 2 * COPIES and tx < MIXES:
+                    residual[row, tx - 2 * COPIES] = total[1]
+            elif has_norm:
+                for g in T.unroll(_GROUPS):
+                    total[0] += sums_s[g, MIXES + 1]
+                total[1] = T.rsqrt(total[0] / T.cast(8 * units, "float32") + collapse_eps)
+                for step in T.unroll(_NORM_STEPS):
+                    unit = step * _NORMING + tx - 32
+                    if unit < units:
+                        for v in T.unroll(8):
+                            values[step, v] = T.cast(
+                                T.cast(values[step, v], "float32") * total[1] * norm[step, v],
+                                "bfloat16",
+                            )
+                        for v in T.vectorized(8):
+                            normed[row, unit, v] = values[step, v]
 
     return kernel
