@@ -153,6 +153,12 @@ def test_every_distribution_has_a_workspace_source() -> None:
             assert CONFIG["demo"]["sources"][name] == {"workspace": True}
 
 
+def test_the_default_environment_has_the_kernel_compiler_of_the_extra() -> None:
+    file = REPOSITORY / "packages" / "di-kernels" / "pyproject.toml"
+    extra = tomllib.loads(file.read_text())["project"]["optional-dependencies"]["tilelang"]
+    assert set(extra) <= set(CONFIG["default"]["dependencies"])
+
+
 def test_no_package_of_the_demo_requires_the_recipe_unasked() -> None:
     for file in REPOSITORY.glob("packages/*/pyproject.toml"):
         project = tomllib.loads(file.read_text())["project"]

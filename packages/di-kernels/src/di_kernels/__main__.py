@@ -77,6 +77,7 @@ def _add_compile(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     command.add_argument(
         "--kernel", action="append", default=[], help="this kernel only; repeatable"
     )
+    command.add_argument("--per-op", action="store_true", help="one kernel of every op, not all")
     command.add_argument("--jobs", type=int, default=1, help="processes at a time (default: 1)")
     command.add_argument("--json", action="store_true", help="one JSON document on stdout")
 
@@ -94,7 +95,9 @@ def _compile(options: argparse.Namespace) -> int:
             return 2
     results = []
     try:
-        for result in run_gate(architectures, names=options.kernel, jobs=options.jobs):
+        for result in run_gate(
+            architectures, names=options.kernel, per_op=options.per_op, jobs=options.jobs
+        ):
             results.append(result)
             if not options.json:
                 print(

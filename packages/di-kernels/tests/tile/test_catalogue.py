@@ -4,6 +4,7 @@ import pytest
 
 from di_kernels import op_names
 from di_kernels.tile.catalogue import kernels
+from di_kernels.tile.gate import one_per_op
 
 OPS = sorted({op for kernel in kernels().values() for op in kernel.ops})
 
@@ -17,3 +18,14 @@ def test_every_op_with_kernels_has_a_variant_for_sm100(op):
     # Where the work is a product, a variant of the product, not only what runs around it.
     is_product = any(kernel.has_tensor_core for kernel in of_op)
     assert any(kernel.has_tensor_core for kernel in on_sm100) or not is_product
+
+
+def test_the_sample_of_an_architecture_covers_its_ops_with_few_kernels():
+    for architecture in ("sm_80", "sm_90a", "sm_100a", "sm_120a"):
+        sample = [kernels()[name] for name in one_per_op(architecture)]
+        declared = [k for k in kernels().values() if architecture in k.architectures]
+        assert all(architecture in kernel.architectures for kernel in sample)
+        assert {op for k in sample for op in k.ops} == {op for k in declared for op in k.ops}
+        assert len(sample) <= len(OPS)
+        for op in {op for kernel in declared if kernel.has_tensor_core for op in kernel.ops}:
+            assert any(kernel.has_tensor_core for kernel in sample if op in kernel.ops)

@@ -51,22 +51,28 @@ class GateResult:
 
 
 def run_gate(
-    architectures: Sequence[str], *, names: Sequence[str] = (), jobs: int = 1
+    architectures: Sequence[str],
+    *,
+    names: Sequence[str] = (),
+    per_op: bool = False,
+    jobs: int = 1,
 ) -> Iterator[GateResult]:
     """Compiles the catalogue, or the kernels named, several to a run of the compiler.
 
     Args:
         architectures: Of `ARCHITECTURES`.
         names: Kernels; empty for all.
+        per_op: One kernel for every op instead of all (`one_per_op`).
         jobs: Processes that compile at a time.
 
     Raises:
         BackendMissingError: TileLang or nvcc is not there.
     """
     require_tools()
-    chosen = [kernel for name, kernel in kernels().items() if not names or name in names]
     units = []
     for architecture in architectures:
+        wanted = one_per_op(architecture) if per_op else kernels()
+        chosen = [kernels()[name] for name in wanted if not names or name in names]
         declared = [kernel.name for kernel in chosen if architecture not in kernel.undeclared]
         size = min(_LARGEST_UNIT, -(-len(declared) * len(architectures) // jobs))
         units += [(part, architecture) for part in _parts(declared, max(1, size))]
@@ -82,6 +88,16 @@ def run_gate(
     with concurrent.futures.ProcessPoolExecutor(jobs, mp_context=context) as pool:
         for results in pool.map(_compile, units):
             yield from results
+
+
+def one_per_op(architecture: str) -> list[str]:
+    """A kernel of every op that has one there: a product where the op is one, else its first."""
+    first: dict[str, str] = {}
+    for kernel in sorted(kernels().values(), key=lambda kernel: not kernel.has_tensor_core):
+        if architecture not in kernel.undeclared:
+            for op in kernel.ops:
+                first.setdefault(op, kernel.name)
+    return list(dict.fromkeys(first.values()))
 
 
 def _parts(names: list[str], size: int) -> list[list[str]]:
