@@ -15,7 +15,15 @@ HAS_HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() ==
 @pytest.mark.sm90
 @pytest.mark.skipif(not HAS_HOPPER, reason="needs a GPU of compute capability 9.0")
 @pytest.mark.parametrize(
-    "op", ["moe_experts", "grouped_linear", "sparse_attention", "norm_rope_write"]
+    "op",
+    [
+        "moe_experts",
+        "grouped_linear",
+        "sparse_attention",
+        "norm_rope_write",
+        "select_topk",
+        "index_scores",
+    ],
 )
 def test_kernels_pass_their_checks(op):
     results = list(run_checks("cuda", op_filter=[op], shapes=KERNELS))

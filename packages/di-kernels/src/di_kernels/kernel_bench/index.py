@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from di_kernels import ops
 from di_kernels.cases.case import Source
-from di_kernels.cases.kernels.index import CANDIDATE_BLOCK, DIM, HEADS, index_pool
+from di_kernels.cases.kernels.index import CANDIDATE_BLOCK, DIM, HEADS, Scored, index_pool
 from di_kernels.kernel_bench.timing import Workload, on_tilelang
 from di_kernels.records import RecordPool, record_bytes
 
@@ -25,19 +24,17 @@ def index_scores(source: Source) -> Iterator[Workload]:
         for requests, rows in _SHAPES:
             if entries_per_page == 64 and (requests, rows) not in ((1, 1), (16, 1), (16, 4)):
                 continue
-            arguments = _arguments(source, pool, requests, rows)
+            work = _work(source, pool, requests, rows)
 
-            def ours(
-                arguments: tuple[torch.Tensor | RecordPool, ...] = arguments,
-            ) -> torch.Tensor:
-                return ops.index_scores(*arguments, max_entries=_ENTRIES)  # type: ignore[misc]
+            def ours(work: Scored = work) -> torch.Tensor:
+                return work.dense(_ENTRIES)
 
             num_rows = requests * rows
             moved = requests * _ENTRIES * record_bytes("index_mxfp4", DIM) + 4 * num_rows * _ENTRIES
             flops = 2 * num_rows * HEADS * DIM * _ENTRIES
             ways: dict[str, Callable[[], object]] = {"tilelang": on_tilelang(ours)}
             if entries_per_page == 128 and rows < 256:
-                ways["torch bf16"] = _products(source, arguments, requests)
+                ways["torch bf16"] = _products(source, work, requests)
             label = f"{requests} requests of {rows} rows, pages of {entries_per_page}"
             yield Workload("index_scores", label, ways, moved, flops)
 
@@ -47,18 +44,13 @@ def candidate_scores(source: Source) -> Iterator[Workload]:
     pool = index_pool(source, 128, 16 * _ENTRIES // 128)
     places = _CANDIDATES * CANDIDATE_BLOCK
     for requests, rows in ((1, 1), (1, 4), (4, 1), (16, 1), (16, 4)):
-        arguments = _arguments(source, pool, requests, rows)
+        work = _work(source, pool, requests, rows)
         num_rows = requests * rows
         order = [torch.randperm(_ENTRIES // CANDIDATE_BLOCK) for _ in range(num_rows)]
         blocks = torch.stack([o[:_CANDIDATES].sort().values for o in order]).to(source.device)
 
-        def ours(
-            arguments: tuple[torch.Tensor | RecordPool, ...] = arguments,
-            blocks: torch.Tensor = blocks,
-        ) -> torch.Tensor:
-            return ops.candidate_scores(
-                *arguments, blocks, block_size=CANDIDATE_BLOCK, max_entries=_ENTRIES
-            )  # type: ignore[misc]
+        def ours(work: Scored = work, blocks: torch.Tensor = blocks) -> torch.Tensor:
+            return work.of_candidates(blocks, _ENTRIES)
 
         moved = num_rows * places * (record_bytes("index_mxfp4", DIM) + 4)
         flops = 2 * num_rows * HEADS * DIM * places
@@ -67,14 +59,12 @@ def candidate_scores(source: Source) -> Iterator[Workload]:
         yield Workload("candidate_scores", label, ways, moved, flops)
 
 
-def _arguments(
-    source: Source, pool: RecordPool, requests: int, rows: int
-) -> tuple[torch.Tensor | RecordPool, ...]:
+def _work(source: Source, pool: RecordPool, requests: int, rows: int) -> Scored:
     """Rows of requests whose pages lie anywhere."""
     pages = _ENTRIES // pool.entries_per_block
     num_rows = requests * rows
     tables = torch.randperm(16 * pages, generator=source.generator)[: requests * pages]
-    return (
+    return Scored(
         source.normal(num_rows, HEADS, DIM),
         source.normal(num_rows, HEADS),
         pool,
@@ -84,19 +74,14 @@ def _arguments(
     )
 
 
-def _products(
-    source: Source, arguments: tuple[torch.Tensor | RecordPool, ...], requests: int
-) -> Callable[[], object]:
+def _products(source: Source, work: Scored, requests: int) -> Callable[[], object]:
     """The same from keys in bfloat16, nearly four times the bytes: cuBLAS, ReLU, weighted sum."""
-    q, weights = arguments[0], arguments[1]
-    assert isinstance(q, torch.Tensor)
-    assert isinstance(weights, torch.Tensor)
-    keys = source.normal(requests, _ENTRIES, DIM)
-    queries = q.view(requests, -1, DIM)
-    row_weights = weights.view(requests, -1, 1, HEADS)
+    keys = source.normal(_ENTRIES, DIM).repeat(requests, 1, 1)
+    queries = work.q.view(requests, -1, DIM)
+    weights = work.weights.view(requests, -1, 1, HEADS)
 
     def call() -> torch.Tensor:
         dots = torch.bmm(queries, keys.transpose(1, 2)).relu_()
-        return torch.matmul(row_weights, dots.view(requests, -1, HEADS, _ENTRIES))
+        return torch.matmul(weights, dots.view(requests, -1, HEADS, _ENTRIES))
 
     return call

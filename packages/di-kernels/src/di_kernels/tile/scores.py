@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import torch
 
-from di_kernels.records import RecordPool
+from di_kernels.records import UNIT_BYTES, RecordPool
 from di_kernels.tile.catalogue import kernel_for
 from di_kernels.tile.catalogue.index import ROWS_PER_BLOCK, scores_name
-from di_kernels.tile.select import int32_words
+from di_kernels.tile.views import aligned, words_of
 
-_UNIT = 16
 _TILE = 64
 _MOST_RUNS = 128
 _BLOCKS_PER_SM = 4
@@ -95,22 +94,18 @@ def _scores(
         -(-num_places // _TILE), -(-num_rows // group_rows), multiprocessors,
         _MOST_RUNS * run_places // _TILE,
     )  # fmt: skip
-    words = int32_words(num_visible)
+    words = words_of(num_visible)
     name = scores_name(rows_per_block, is_candidate=candidate_blocks is not None)
     kernel_for(name, q.device)(
-        q.contiguous(), _weight_words(head_weights), pool.buffer.view(-1, _UNIT).view(torch.uint32),
-        tables, table_step, *int32_words(row_request), *words,
-        *(words if candidate_blocks is None else _flat_words(candidate_blocks)),
-        pool.entries_per_block.bit_length() - 1, pool.buffer.stride(0) // _UNIT,
-        pool.section_offset // _UNIT, part_tiles, group_rows,
+        aligned(q), _weight_words(head_weights),
+        pool.buffer.view(-1, UNIT_BYTES).view(torch.uint32), tables, table_step,
+        *words_of(row_request), *words,
+        *(words if candidate_blocks is None else words_of(candidate_blocks)),
+        pool.entries_per_block.bit_length() - 1, pool.buffer.stride(0) // UNIT_BYTES,
+        pool.section_offset // UNIT_BYTES, part_tiles, group_rows,
         dim**-0.5 * heads**-0.5 * _KEY_SCALE, scores,
     )  # fmt: skip
     return scores
-
-
-def _flat_words(values: torch.Tensor) -> tuple[torch.Tensor, int]:
-    words, step = int32_words(values)
-    return words.flatten(), step
 
 
 def _table_words(tables: torch.Tensor) -> tuple[torch.Tensor, int]:

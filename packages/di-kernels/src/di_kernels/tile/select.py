@@ -6,6 +6,7 @@ import torch
 
 from di_kernels.tile.catalogue import kernel_for
 from di_kernels.tile.catalogue.selection import BLOCK_ENTRIES, CLUSTER_ENTRIES, selection_name
+from di_kernels.tile.views import words_of
 
 _FEW_ENTRIES = 4096
 _FEW_ROWS = 32
@@ -21,17 +22,6 @@ def variant_for(num_rows: int, num_candidates: int) -> str:
     if num_candidates > BLOCK_ENTRIES or (num_rows <= _FEW_ROWS and num_candidates > _FEW_ENTRIES):
         return "cluster"
     return "block"
-
-
-def int32_words(values: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """Integers as int32 words and the words each takes, without a launch for int32 and int64.
-
-    The low word of a non-negative int64 below 2^31 is its value; CUDA devices are little-endian.
-    """
-    values = values.contiguous()
-    if values.dtype == torch.int64:
-        return values.view(torch.int32), 2
-    return values.to(torch.int32), 1
 
 
 def select_topk(scores: torch.Tensor, num_visible: torch.Tensor, k: int) -> torch.Tensor:
@@ -58,5 +48,5 @@ def _select(
     variant = variant_for(num_rows, -(-num_entries // block_size))
     name = selection_name(scores.dtype, block_size, variant)
     bits = scores.view(torch.uint32 if scores.dtype == torch.float32 else torch.uint16)
-    kernel_for(name, scores.device)(bits, *int32_words(num_visible), chosen)
+    kernel_for(name, scores.device)(bits, *words_of(num_visible), chosen)
     return chosen

@@ -14,6 +14,7 @@ from di_kernels.records import RecordPool
 HEADS, DIM, CANDIDATE_BLOCK = 32, 128, 8
 BLOCK_BYTES = 114_048
 _PAGES = 40
+_MOST_KEYS = 131_072
 # Entries, rows of each request: none, one, as many as share keys, more, uneven.
 _SHAPES = (
     (65, (0,)), (1, (1,)), (63, (1, 1)), (64, (2, 2)), (65, (4,)), (129, (1, 3, 0, 2)),
@@ -23,17 +24,18 @@ _CANDIDATES = ((1000, (1, 2), 40), (4097, (1, 3, 0, 2), 256), (131_071, (2, 1), 
 
 
 def index_pool(source: Source, entries_per_page: int, num_pages: int) -> RecordPool:
-    """Index keys in pages that hold other sections before and behind."""
+    """Index keys in pages that hold other sections before and behind; large pools repeat theirs."""
     buffer = torch.zeros(num_pages, BLOCK_BYTES, dtype=torch.uint8, device=source.device)
     pool = RecordPool(buffer, "index_mxfp4", DIM, entries_per_page, 32 * entries_per_page)
-    slots = torch.arange(pool.num_slots, device=source.device)
-    ops.write_records(pool, slots, source.normal(pool.num_slots, DIM, scale=2.0))
+    keys = source.normal(min(pool.num_slots, _MOST_KEYS), DIM, scale=2.0)
+    for slots in torch.arange(pool.num_slots, device=source.device).split(len(keys)):
+        ops.write_records(pool, slots, keys[: len(slots)])
     return pool
 
 
 @dataclass(frozen=True)
 class Scored:
-    """Arguments of `index_scores` up to `num_visible`."""
+    """Rows to score: arguments of `index_scores`."""
 
     q: torch.Tensor
     weights: torch.Tensor
@@ -42,11 +44,27 @@ class Scored:
     requests: torch.Tensor
     visible: torch.Tensor
 
-    def rows(self, rows: torch.Tensor) -> tuple[torch.Tensor | RecordPool, ...]:
+    def rows(self, rows: torch.Tensor) -> Scored:
         """Arguments of some rows."""
-        requests = self.requests[rows]
-        return (
-            self.q[rows], self.weights[rows], self.pool, self.tables, requests, self.visible[rows]
+        return Scored(
+            self.q[rows], self.weights[rows], self.pool, self.tables, self.requests[rows],
+            self.visible[rows],
+        )  # fmt: skip
+
+    def dense(self, max_entries: int, *, batch_invariant: bool = False) -> torch.Tensor:
+        """By `index_scores`."""
+        return ops.index_scores(
+            self.q, self.weights, self.pool, self.tables, self.requests, self.visible,
+            max_entries=max_entries, batch_invariant=batch_invariant,
+        )  # fmt: skip
+
+    def of_candidates(
+        self, blocks: torch.Tensor, max_entries: int, *, batch_invariant: bool = False
+    ) -> torch.Tensor:
+        """By `candidate_scores`."""
+        return ops.candidate_scores(
+            self.q, self.weights, self.pool, self.tables, self.requests, self.visible, blocks,
+            block_size=CANDIDATE_BLOCK, max_entries=max_entries, batch_invariant=batch_invariant,
         )  # fmt: skip
 
     def exact(self, max_entries: int) -> torch.Tensor:
@@ -94,10 +112,7 @@ def scored(source: Source, pool: RecordPool, counts: tuple[int, ...], entries: i
 
 def _dense(source: Source, work: Scored, entries: int) -> Case:
     def run(rows: torch.Tensor) -> Outputs:
-        scores = ops.index_scores(
-            *work.rows(rows), max_entries=entries, batch_invariant=source.batch_invariant
-        )  # type: ignore[misc]
-        return (scores,)
+        return (work.rows(rows).dense(entries, batch_invariant=source.batch_invariant),)
 
     def oracle() -> Outputs:
         return (work.exact(entries),)
@@ -114,11 +129,8 @@ def _candidates(source: Source, work: Scored, entries: int, num_candidates: int)
     )
 
     def run(rows: torch.Tensor) -> Outputs:
-        scores = ops.candidate_scores(
-            *work.rows(rows), blocks[rows], block_size=CANDIDATE_BLOCK, max_entries=entries,
-            batch_invariant=source.batch_invariant,
-        )  # type: ignore[misc]  # fmt: skip
-        return (scores,)
+        picked, invariant = work.rows(rows), source.batch_invariant
+        return (picked.of_candidates(blocks[rows], entries, batch_invariant=invariant),)
 
     def oracle() -> Outputs:
         offsets = torch.arange(CANDIDATE_BLOCK)
