@@ -13,7 +13,7 @@ from di_kernels.tile.views import plain_places, record_places, record_views, row
 SERVED = (
     "mxfp8_quantize", "mxfp8_fake_quantize", "mxfp4_quantize", "mxfp4_fake_quantize",
     "nvfp4_quantize", "nvfp4_fake_quantize", "rms_norm", "apply_rope", "write_records",
-    "norm_rope_write", "compress_entries",
+    "read_records", "norm_rope_write", "compress_entries",
 )  # fmt: skip
 HOPPER = ("cuda", (9, 0))
 

@@ -14,7 +14,7 @@ from di_kernels.ops.quantize import (
     _NVFP4_FAKE_QUANTIZE,
     _NVFP4_QUANTIZE,
 )
-from di_kernels.ops.records import _WRITE_RECORDS
+from di_kernels.ops.records import _READ_RECORDS, _WRITE_RECORDS
 from di_kernels.ops.rope import _APPLY_ROPE
 from di_kernels.registry import Backend, Op, P, R, SizeRule
 from di_kernels.tile import entries
@@ -85,6 +85,14 @@ _register(
     dtypes=(torch.bfloat16, torch.float32),
     rules=_ENTRY_RULES[:1],
     layouts=_PACKED + _PLAIN,
+)
+_register(
+    _READ_RECORDS,
+    entries.read_records,
+    "Record to values in one pass; slots outside the pool give zeros.",
+    dtypes=(torch.uint8,),
+    rules=_ENTRY_RULES[:1],
+    layouts=("mxfp8 records", "nvfp4 records", "index_mxfp4 records"),
 )
 _register(
     _NORM_ROPE_WRITE,

@@ -43,13 +43,16 @@ def read_records(pool: RecordPool, slots: torch.Tensor, dtype: torch.dtype) -> t
     Raises:
         IndexError: A slot the pool does not have.
     """
-    return _READ_RECORDS.select(pool.buffer, head_dim=pool.head_dim)(pool, slots, dtype)
+    run = _READ_RECORDS.select(pool.buffer, layout=pool_layout(pool), head_dim=pool.head_dim)
+    return run(pool, slots, dtype)
 
 
-def pool_layout(pool: RecordPool, dtype: torch.dtype) -> str:
-    """Name of a pool's layout for rows of a dtype, as backends that write list it."""
-    name = f"{pool.format} records of {str(dtype).removeprefix('torch.')}"
-    if pool.format == "plain" and pool.buffer.dtype != dtype:
+def pool_layout(pool: RecordPool, dtype: torch.dtype | None = None) -> str:
+    """Name of a pool's layout, for rows of a dtype where rows are written, as backends list it."""
+    name = f"{pool.format} records"
+    if dtype is not None:
+        name += f" of {str(dtype).removeprefix('torch.')}"
+    if dtype is not None and pool.format == "plain" and pool.buffer.dtype != dtype:
         name += f" in {str(pool.buffer.dtype).removeprefix('torch.')}"
     return name if pool.is_in_units else f"{name}, not in 16-byte units"
 

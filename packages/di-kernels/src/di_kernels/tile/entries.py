@@ -13,7 +13,7 @@ import torch
 from di_kernels.ops.rope import RopeRotation
 from di_kernels.records import RecordPool
 from di_kernels.tile.catalogue import kernel_for
-from di_kernels.tile.catalogue.entries import norm_name, writer_name
+from di_kernels.tile.catalogue.entries import norm_name, reader_name, writer_name
 from di_kernels.tile.views import (
     aligned,
     four_wide,
@@ -108,6 +108,18 @@ def write_records(pool: RecordPool, slots: torch.Tensor, values: torch.Tensor) -
         units, stride, len(slots), pool.head_dim // _LANE, words, step, *record_places(pool),
         *record_views(pool),
     )  # fmt: skip
+
+
+def read_records(pool: RecordPool, slots: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Arguments as the op passes them; slots the pool does not have give zeros."""
+    kept = torch.bfloat16 if dtype == torch.bfloat16 else torch.float32
+    y = torch.empty(*slots.shape, pool.head_dim, dtype=kept, device=pool.buffer.device)
+    if y.numel():
+        kernel_for(reader_name(pool.format, str(kept).removeprefix("torch.")), y.device)(
+            *words_of(slots), *record_places(pool), *record_views(pool),
+            y.view(slots.numel(), -1, _LANE),
+        )  # fmt: skip
+    return y if kept == dtype else y.to(dtype)
 
 
 def norm_rope_write(

@@ -14,10 +14,9 @@ row are rounded to bfloat16. Builds for sm_80, sm_90a, sm_100a and sm_120a.
 import tilelang.language as T
 
 from di_kernels.tile.lane_source import LANES, ROWS
-from di_kernels.tile.quantizers import CODE_WORDS
+from di_kernels.tile.quantizers import CODE_WORDS, LANES_PER_SCALE
 
 ROWS_PER_BLOCK = 4
-_LANES_PER_SCALE = {"mxfp8": 2, "mxfp4": 2, "nvfp4": 1}
 _WARP = 32
 
 
@@ -78,7 +77,7 @@ def _store_latent(latent, row, lane, values, halves):
 
 def _store_record(quantizer: str):
     """Macro that quantises the warp's row and stores it; every lane takes part in the quantiser."""
-    words, per_scale = CODE_WORDS[quantizer], _LANES_PER_SCALE[quantizer]
+    words, per_scale = CODE_WORDS[quantizer], LANES_PER_SCALE[quantizer]
 
     @T.macro
     def store(values, packed, scale, codes, scales, slot, place, places, lane):

@@ -29,7 +29,7 @@ __device__ __forceinline__ unsigned di_mx_scale(const float* values, unsigned le
 }
 
 __device__ __forceinline__ float di_power(unsigned byte) {
-  return byte == 255u ? DI_NAN : __uint_as_float(byte << 23);
+  return byte == 255u ? DI_NAN : __uint_as_float(byte ? byte << 23 : 0x00400000u);
 }
 
 __device__ __forceinline__ float di_from_e4m3(unsigned byte) {

@@ -14,7 +14,9 @@ from di_kernels.tile.lane_source import LANES
 CODE_WORDS = {"mxfp8": 4, "mxfp4": 2, "nvfp4": 2}
 """Words of the codes of 16 values."""
 
-_LANES_PER_SCALE = {"mxfp8": 2, "mxfp4": 2, "nvfp4": 1}
+LANES_PER_SCALE = {"mxfp8": 2, "mxfp4": 2, "nvfp4": 1}
+"""Threads whose 16 values share a scale."""
+
 _THREADS = 128
 
 
@@ -33,7 +35,7 @@ def _load(x, lane, num_lanes, values, halves):
 def quantize(quantizer: str) -> object:
     """Codes and scale bytes of rows of 16 values."""
     num_lanes, num_scales = T.dynamic("num_lanes, num_scales")
-    words, per_scale = CODE_WORDS[quantizer], _LANES_PER_SCALE[quantizer]
+    words, per_scale = CODE_WORDS[quantizer], LANES_PER_SCALE[quantizer]
 
     @T.prim_func
     def kernel(

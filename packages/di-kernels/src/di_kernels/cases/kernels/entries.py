@@ -23,6 +23,7 @@ STATE_ROWS = 7
 """Rows that a request keeps of its latest tokens."""
 
 _FILL = 0x5A
+_READ_DTYPES = (torch.bfloat16, torch.float32, torch.float64)
 _QUANTIZERS: dict[str, Callable[..., object]] = {
     name: getattr(ops, name)
     for quantizer in ("mxfp8", "mxfp4", "nvfp4")
@@ -41,6 +42,9 @@ _POOLS: tuple[tuple[RecordFormat, int, int, int | None, int], ...] = (
 
 def cases(source: Source) -> Iterator[Case]:
     """Every op of the family."""
+    for index in (0, 2, 4):
+        yield _any_bytes_case(source, index)
+    yield _far_case(source)
     for num_rows in ROWS:
         yield from _quantizer_cases(source, num_rows)
         yield from _norm_cases(source, num_rows)
@@ -227,6 +231,17 @@ def _writer_cases(source: Source, num_rows: int) -> Iterator[Case]:
             on_cpu.write(slots.cpu(), x.cpu())
             return on_cpu.read(slots.cpu(), torch.float32), torch.zeros(len(x), 1).long()
 
+        def read(
+            rows: torch.Tensor, x: torch.Tensor = x, slots: torch.Tensor = slots, index: int = index
+        ) -> Outputs:
+            pool = empty_pool(source, index, len(x))
+            pool.write(slots, x)
+            return tuple(ops.read_records(pool, slots[rows], dtype) for dtype in _READ_DTYPES)
+
+        def entries_read(written: Callable[[], Outputs] = written) -> Outputs:
+            values, _ = written()
+            return tuple(values.to(dtype) for dtype in _READ_DTYPES)
+
         def joined(
             rows: torch.Tensor, x: torch.Tensor = x, weight: torch.Tensor = weight,
             rotation: RopeRotation = rotation, slots: torch.Tensor = slots, index: int = index,
@@ -247,7 +262,48 @@ def _writer_cases(source: Source, num_rows: int) -> Iterator[Case]:
         where = "ring" if stride is None else f"{entries} a block of {stride} bytes"
         label = f"{num_rows}x{dim} {record_format}, {where}"
         yield Case("write_records", label, source.dtype, num_rows, write, written, True)
+        yield Case("read_records", label, source.dtype, num_rows, read, entries_read, True)
         yield Case("norm_rope_write", label, source.dtype, num_rows, joined, latents)
+
+
+def _any_bytes_case(source: Source, index: int) -> Case:
+    """Entries nobody wrote: every code and every scale, NaN and the smallest power included."""
+    record_format, dim, entries, stride, section = _POOLS[index]
+    shape = (3, stride or record_bytes(record_format, dim))
+    buffer = source.integers(0, 256, *shape).byte()
+    buffer[0, section:] &= 0x87  # small scales
+    pool = RecordPool(buffer, record_format, dim, entries, section)
+    slots = torch.arange(pool.num_slots, device=source.device)
+
+    def run(rows: torch.Tensor) -> Outputs:
+        return (ops.read_records(pool, slots[rows], torch.float32),)
+
+    def want() -> Outputs:
+        on_cpu = RecordPool(buffer.cpu(), record_format, dim, entries, section)
+        return (on_cpu.read(slots.cpu(), torch.float32),)
+
+    label = f"{len(slots)}x{dim} {record_format}, any bytes"
+    return Case("read_records", label, source.dtype, len(slots), run, want)
+
+
+def _far_case(source: Source) -> Case:
+    """Entries that lie more than 2^32 bytes after the pool's start."""
+    record_format, dim, entries, stride, section = _POOLS[2]
+    x = source.normal(2, dim)
+
+    def run(rows: torch.Tensor) -> Outputs:
+        buffer = torch.zeros(40_000, stride or 0, dtype=torch.uint8, device=source.device)
+        pool = RecordPool(buffer, record_format, dim, entries, section)
+        slots = torch.tensor([pool.num_slots - 1, 19_000 * entries], device=source.device)
+        ops.write_records(pool, slots[rows], x[rows])
+        # Read without an op, so that a reader with the same fault cannot hide it.
+        return (pool.read(slots[rows], torch.float32),)
+
+    def want() -> Outputs:
+        return _reference("nvfp4_fake_quantize", x.float())
+
+    label = f"2x{dim} {record_format}, far into a pool of 4.6 GB"
+    return Case("write_records", label, source.dtype, 2, run, want, True)
 
 
 def _differences(pool: RecordPool, single: RecordPool, rows: torch.Tensor) -> torch.Tensor:

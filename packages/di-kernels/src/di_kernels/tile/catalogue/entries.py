@@ -38,6 +38,12 @@ def _writer(architecture: str, *, name: str, quantizer: str) -> object:
     return getattr(entry_writers, name)(quantizer)
 
 
+def _reader(architecture: str, *, quantizer: str, out_dtype: str) -> object:
+    from di_kernels.tile.entry_readers import read_records
+
+    return read_records(quantizer, out_dtype)
+
+
 def _copy(architecture: str) -> object:
     from di_kernels.tile.entry_writers import copy_records
 
@@ -52,6 +58,11 @@ def norm_name(out_dtype: str, *, has_weight: bool) -> str:
 def writer_name(op: str, record_format: str) -> str:
     """Catalogue name of a writer of records."""
     return f"{op}_{record_format.removeprefix('index_')}"
+
+
+def reader_name(record_format: str, out_dtype: str) -> str:
+    """Catalogue name of a reader of records."""
+    return f"read_records_{record_format.removeprefix('index_')}_{out_dtype}"
 
 
 def kernels() -> list[Kernel]:
@@ -83,10 +94,20 @@ def kernels() -> list[Kernel]:
         for name, formats in _WRITERS.items()
         for quantizer in formats
     ]
+    readers = [
+        Kernel(
+            reader_name(quantizer, out_dtype),
+            ("read_records",),
+            functools.partial(_reader, quantizer=quantizer, out_dtype=out_dtype),
+        )
+        for quantizer in _FORMATS
+        for out_dtype in ("bfloat16", "float32")
+    ]
     return [
         *quantizers,
         *norms,
         Kernel("apply_rope", ("apply_rope",), _rope),
         *writers,
+        *readers,
         Kernel("copy_records", ("write_records",), _copy),
     ]
