@@ -43,7 +43,7 @@ _FAMILIES = (
     (entries.quantizers, entries.QUANTIZERS),
     (entries.norms, ("rms_norm",)),
     (entries.rope, ("apply_rope",)),
-    (entries.writers, ("write_records", "norm_rope_write")),
+    (entries.writers, ("write_records", "read_records", "norm_rope_write")),
     (entries.compressor, ("compress_entries",)),
     (index.index_scores, ("index_scores",)),
     (index.candidate_scores, ("candidate_scores",)),

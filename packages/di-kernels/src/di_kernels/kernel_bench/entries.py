@@ -14,16 +14,9 @@ import torch
 
 from di_kernels import ops
 from di_kernels.cases.case import Source, nbytes
-from di_kernels.cases.kernels.entries import (
-    INDEX_DIM,
-    INDEX_HEADS,
-    LORA,
-    RATIO,
-    compressor_state,
-    empty_pool,
-    rotations,
-)
+from di_kernels.cases.kernels.entries import RATIO, compressor_state, empty_pool
 from di_kernels.cases.kernels.release import HEAD_DIM, HEADS, HIDDEN
+from di_kernels.cases.kernels.rows import INDEX_DIM, INDEX_HEADS, LORA, rotations
 from di_kernels.formats import mxfp4_encode, mxfp8_encode, nvfp4_encode
 from di_kernels.kernel_bench.timing import Workload, on_tilelang
 from di_kernels.ops.rope import RopeRotation
@@ -171,6 +164,9 @@ def _writers(source: Source, num_rows: int) -> Iterator[Workload]:
 
         write = functools.partial(ops.write_records, pool, slots, x)
         joined = functools.partial(ops.norm_rope_write, x, weight, rotation, pool, slots)
+        read = functools.partial(ops.read_records, pool, slots, x.dtype)
+        compiled = _compiled(num_rows, get_op("read_records").reference, pool, slots, x.dtype)
+        yield _workload("read_records", label, read, compiled, moved)
         target = (table, slots)
         compiled = _compiled(num_rows, _record_rows, record_format, x, None, None, *target)
         yield _workload("write_records", label, write, compiled, moved)

@@ -19,7 +19,7 @@ def write_records(pool: RecordPool, slots: torch.Tensor, values: torch.Tensor) -
 
     Raises:
         ValueError: The shapes do not match.
-        IndexError: A slot the pool does not have.
+        IndexError: A slot the pool does not have; the TileLang kernels store nothing there.
     """
     check_shape("slots", slots, (None,))
     check_shape("values", values, (slots.shape[0], pool.head_dim))
@@ -41,7 +41,7 @@ def read_records(pool: RecordPool, slots: torch.Tensor, dtype: torch.dtype) -> t
         Shape (*slots.shape, head_dim).
 
     Raises:
-        IndexError: A slot the pool does not have.
+        IndexError: A slot the pool does not have; the TileLang kernels give zeros.
     """
     run = _READ_RECORDS.select(pool.buffer, layout=pool_layout(pool), head_dim=pool.head_dim)
     return run(pool, slots, dtype)

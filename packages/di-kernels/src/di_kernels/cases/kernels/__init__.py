@@ -17,6 +17,7 @@ from di_kernels.cases.kernels import (
     layer,
     products,
     quantized_input,
+    rows,
     selection,
 )
 
@@ -25,6 +26,7 @@ _FAMILIES = (
     experts_e4m3,
     quantized_input,
     attention,
+    rows,
     entries,
     hyper_connections,
     layer,

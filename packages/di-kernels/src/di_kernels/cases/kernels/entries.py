@@ -1,8 +1,7 @@
-"""Quantisers, norm, rotation and writers of entries at the release's widths.
+"""Writers and readers of entries at the release's widths.
 
-Quantisers, rotation and plain writes must have the bits of the reference on a CPU. A norm sums in
-another order than torch: it is compared with float64, and an op that joins it with others must
-write the bytes that the single ops write.
+Writes must have the bits of the reference on a CPU and change no other byte. An op that joins a
+norm with others is compared with float64 and must write the bytes that the single ops write.
 """
 
 from __future__ import annotations
@@ -13,22 +12,17 @@ import torch
 
 from di_kernels import ops
 from di_kernels.cases.case import Case, Outputs, Source
-from di_kernels.cases.kernels.release import BLOCK_BYTES, EXPERT_SIZE, HEAD_DIM, HEADS, HIDDEN, ROWS
+from di_kernels.cases.kernels.release import BLOCK_BYTES, HEAD_DIM, ROWS
+from di_kernels.cases.kernels.rows import INDEX_DIM, on_cpu, picked, rotations
 from di_kernels.ops.rope import RopeRotation
 from di_kernels.records import RecordFormat, RecordPool, record_bytes
-from di_kernels.registry import get_op
 
-LORA, INDEX_HEADS, INDEX_DIM, ROTARY, RATIO = 1280, 32, 128, 64, 2
+RATIO = 2
 STATE_ROWS = 7
 """Rows that a request keeps of its latest tokens."""
 
 _FILL = 0x5A
 _READ_DTYPES = (torch.bfloat16, torch.float32, torch.float64)
-_QUANTIZERS: dict[str, Callable[..., object]] = {
-    name: getattr(ops, name)
-    for quantizer in ("mxfp8", "mxfp4", "nvfp4")
-    for name in (f"{quantizer}_fake_quantize", f"{quantizer}_quantize")
-}
 # Format, channels, entries per block, bytes of a block (None: nothing but the entries), section.
 _POOLS: tuple[tuple[RecordFormat, int, int, int | None, int], ...] = (
     ("mxfp8", HEAD_DIM, 1, None, 0),
@@ -46,140 +40,8 @@ def cases(source: Source) -> Iterator[Case]:
         yield _any_bytes_case(source, index)
     yield _far_case(source)
     for num_rows in ROWS:
-        yield from _quantizer_cases(source, num_rows)
-        yield from _norm_cases(source, num_rows)
-        yield from _rope_cases(source, num_rows)
         yield from _writer_cases(source, num_rows)
         yield from _compressor_cases(source, num_rows)
-
-
-def rotations(source: Source, num_rows: int) -> RopeRotation:
-    """Rotations at random positions of a long context."""
-    yarn = ops.YarnScaling(16.0, 65_536)
-    frequencies = ops.rope_frequencies(ROTARY, 160_000.0, yarn=yarn).to(source.device)
-    return ops.rope_rotation(source.integers(0, 1 << 20, num_rows), frequencies)
-
-
-def _picked(rotation: RopeRotation, rows: torch.Tensor) -> RopeRotation:
-    return RopeRotation(rotation.cos[rows], rotation.sin[rows])
-
-
-def _awkward(source: Source, num_rows: int, size: int) -> torch.Tensor:
-    """Rows of many magnitudes with ties, zeros of both signs and the ends of the range."""
-    x = source.normal(num_rows, size) * source.wide(num_rows, size // 32, scale=8).exp2().bfloat16(
-    ).repeat_interleave(32, dim=1)  # fmt: skip
-    special = torch.tensor(
-        [0.0, -0.0, 1e-30, -1e-38, 448.0, 449.0, 6.0, 0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, 7.0,
-         -5.0, 3.0e38, -1e-40, 0.01, 1e-4]
-    ).to(source.device, source.dtype)  # fmt: skip
-    for row in range(min(num_rows, 3)):
-        x[row, 32 * row : 32 * row + len(special)] = special
-        x[row, -64:] = special[row]
-        x[row, 128:148] = special.clamp(-7, 7)
-    return x
-
-
-def _reference(op: str, *arguments: object) -> Outputs:
-    """What the reference gives on a CPU."""
-    moved = (a.cpu() if isinstance(a, torch.Tensor) else a for a in arguments)
-    result = get_op(op).reference(*moved)
-    return result if isinstance(result, tuple) else (result,)
-
-
-def _quantizer_cases(source: Source, num_rows: int) -> Iterator[Case]:
-    for size in (HIDDEN, EXPERT_SIZE, HEAD_DIM):
-        x = _awkward(source, num_rows, size)
-        for op, function in _QUANTIZERS.items():
-
-            def run(
-                rows: torch.Tensor, x: torch.Tensor = x, f: Callable[..., object] = function
-            ) -> Outputs:
-                return _as_bytes(f(x[rows]))
-
-            def want(x: torch.Tensor = x, op: str = op) -> Outputs:
-                return _as_bytes(_reference(op, x))
-
-            yield Case(op, f"{num_rows}x{size}", source.dtype, num_rows, run, want, True)
-    for op, function in _QUANTIZERS.items():
-        if num_rows and op.endswith("fake_quantize"):
-            yield _not_finite(source, op, function, num_rows)
-
-
-def _as_bytes(result: object) -> Outputs:
-    """One bfloat16 tensor, or codes and scales as bytes."""
-    if isinstance(result, torch.Tensor):
-        return (result,)
-    parts: Outputs = result  # type: ignore[assignment]
-    return parts if len(parts) == 1 else tuple(part.view(torch.uint8) for part in parts)
-
-
-def _not_finite(source: Source, op: str, function: Callable[..., object], num_rows: int) -> Case:
-    """Groups with a NaN or an infinity become NaN, their neighbours do not."""
-    x = source.normal(num_rows, HEAD_DIM)
-    x[0, 40], x[-1, 70] = torch.nan, -torch.inf
-
-    def run(rows: torch.Tensor) -> Outputs:
-        (values,) = _as_bytes(function(x[rows]))
-        return (values.isnan(),)
-
-    def want() -> Outputs:
-        (values,) = _reference(op, x)
-        return (values.isnan(),)
-
-    label = f"{num_rows}x{HEAD_DIM} with NaN and infinity"
-    return Case(op, label, source.dtype, num_rows, run, want, True)
-
-
-def _norm_cases(source: Source, num_rows: int) -> Iterator[Case]:
-    # The last is columns of a wider matrix, as the query latent is.
-    for size, start, width in ((HIDDEN, 0, HIDDEN), (HEAD_DIM, 0, HEAD_DIM), (INDEX_DIM, 0, 128),
-                               (LORA, 0, LORA + HEAD_DIM)):  # fmt: skip
-        x, weight = source.normal(num_rows, width), source.wide(size)
-        x[-1:] *= 1e-12  # a row that the epsilon must not flatten
-        for out_dtype in (torch.bfloat16, torch.float32):
-
-            def run(
-                rows: torch.Tensor, x: torch.Tensor = x, weight: torch.Tensor = weight,
-                start: int = start, out_dtype: torch.dtype = out_dtype,
-            ) -> Outputs:  # fmt: skip
-                columns = x[rows][:, start : start + len(weight)]
-                return (
-                    ops.rms_norm(columns, weight, out_dtype=out_dtype),
-                    ops.rms_norm(columns, None, out_dtype=out_dtype),
-                )
-
-            def want(
-                x: torch.Tensor = x, weight: torch.Tensor = weight, start: int = start
-            ) -> Outputs:
-                wide = x[:, start : start + len(weight)].double()
-                normed = wide / (wide.square().mean(-1, keepdim=True) + 1e-20).sqrt()
-                return normed * weight.double(), normed
-
-            label = f"{num_rows}x{size} of {width} to {str(out_dtype).removeprefix('torch.')}"
-            yield Case("rms_norm", label, source.dtype, num_rows, run, want)
-
-
-def _rope_cases(source: Source, num_rows: int) -> Iterator[Case]:
-    rotation = rotations(source, num_rows)
-    heads = source.normal(num_rows, HEADS + 1, HEAD_DIM)
-    inputs = {
-        "queries": heads[:, :-1],  # rows at the stride of one head more
-        "outputs, rotated back": source.normal(num_rows, HEADS, HEAD_DIM),
-        "keys": heads[:, -1],
-        "index queries": source.normal(num_rows, INDEX_HEADS, INDEX_DIM),
-    }
-    for name, x in inputs.items():
-        turns = rotation.inverse() if "back" in name else rotation
-
-        def run(rows: torch.Tensor, x: torch.Tensor = x, turns: RopeRotation = turns) -> Outputs:
-            whole = x if len(rows) == len(x) else x[rows]
-            return (ops.apply_rope(whole, _picked(turns, rows)),)
-
-        def want(x: torch.Tensor = x, turns: RopeRotation = turns) -> Outputs:
-            return _reference("apply_rope", x, RopeRotation(turns.cos.cpu(), turns.sin.cpu()))
-
-        label = f"{name} {'x'.join(map(str, x.shape))}"
-        yield Case("apply_rope", label, source.dtype, num_rows, run, want, True)
 
 
 def empty_pool(source: Source, index: int, num_rows: int) -> RecordPool:
@@ -227,9 +89,9 @@ def _writer_cases(source: Source, num_rows: int) -> Iterator[Case]:
             x: torch.Tensor = x, slots: torch.Tensor = slots, index: int = index
         ) -> Outputs:
             pool = empty_pool(source, index, len(x))
-            on_cpu = RecordPool(pool.buffer.cpu(), *_POOLS[index][:3], _POOLS[index][4])
-            on_cpu.write(slots.cpu(), x.cpu())
-            return on_cpu.read(slots.cpu(), torch.float32), torch.zeros(len(x), 1).long()
+            cpu_pool = RecordPool(pool.buffer.cpu(), *_POOLS[index][:3], _POOLS[index][4])
+            cpu_pool.write(slots.cpu(), x.cpu())
+            return cpu_pool.read(slots.cpu(), torch.float32), torch.zeros(len(x), 1).long()
 
         def read(
             rows: torch.Tensor, x: torch.Tensor = x, slots: torch.Tensor = slots, index: int = index
@@ -248,7 +110,7 @@ def _writer_cases(source: Source, num_rows: int) -> Iterator[Case]:
         ) -> Outputs:  # fmt: skip
             pool, single = empty_pool(source, index, len(x)), empty_pool(source, index, len(x))
             # 32-bit slots: the other way of reading them.
-            turns, places = _picked(rotation, rows), slots[rows].int()
+            turns, places = picked(rotation, rows), slots[rows].int()
             latent = ops.norm_rope_write(x[rows], weight, turns, pool, places)
             normed = ops.rms_norm(x[rows], weight)
             ops.write_records(single, places, ops.apply_rope(normed, turns))
@@ -279,8 +141,8 @@ def _any_bytes_case(source: Source, index: int) -> Case:
         return (ops.read_records(pool, slots[rows], torch.float32),)
 
     def want() -> Outputs:
-        on_cpu = RecordPool(buffer.cpu(), record_format, dim, entries, section)
-        return (on_cpu.read(slots.cpu(), torch.float32),)
+        cpu_pool = RecordPool(buffer.cpu(), record_format, dim, entries, section)
+        return (cpu_pool.read(slots.cpu(), torch.float32),)
 
     label = f"{len(slots)}x{dim} {record_format}, any bytes"
     return Case("read_records", label, source.dtype, len(slots), run, want)
@@ -300,7 +162,7 @@ def _far_case(source: Source) -> Case:
         return (pool.read(slots[rows], torch.float32),)
 
     def want() -> Outputs:
-        return _reference("nvfp4_fake_quantize", x.float())
+        return on_cpu("nvfp4_fake_quantize", x.float())
 
     label = f"2x{dim} {record_format}, far into a pool of 4.6 GB"
     return Case("write_records", label, source.dtype, 2, run, want, True)
@@ -332,7 +194,7 @@ def _compressor_cases(source: Source, num_rows: int) -> Iterator[Case]:
 
         def run(rows: torch.Tensor, index: int = index, slots: torch.Tensor = slots) -> Outputs:
             pool, single = empty_pool(source, index, num_rows), empty_pool(source, index, num_rows)
-            turns, places = _picked(rotation, rows), slots[rows]
+            turns, places = picked(rotation, rows), slots[rows]
             latent = ops.compress_entries(
                 rows_in, groups[rows], weight, turns, pool, places, state=state,
                 history_slots=history, out_dtype=torch.bfloat16,
