@@ -1,7 +1,8 @@
 """Quantisers, norm, rotation and writers of entries beside torch, eager and compiled.
 
-`torch.compile` is measured at 64 rows. It refuses the references' writes into pools, so the
-compiled writers here make the records and put them into a plain table of records.
+`torch.compile` takes seconds for each shape: it is measured at 64 rows, once for every kind of op.
+It refuses the references' writes into pools, so the compiled writers here make the records and put
+them into a plain table of records.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from di_kernels.registry import REFERENCE, get_op, use_backend
 
 logger = logging.getLogger(__name__)
 
-_ROWS = (1, 16, 64, 256, 4096)
+_ROWS = (1, 16, 64, 256, 2048)
+_TORCH_ROWS = 256
+"""Most rows that torch is measured with."""
 _COMPILED_ROWS = 64
 _ENCODERS = {"mxfp8": mxfp8_encode, "nvfp4": nvfp4_encode, "index_mxfp4": mxfp4_encode}
 
@@ -35,14 +38,18 @@ QUANTIZERS = ("mxfp8_fake_quantize", "mxfp8_quantize", "nvfp4_quantize", "mxfp4_
 Call = Callable[[], object]
 
 
-def _workload(op: str, label: str, call: Call, compiled: Call | None, moved: int) -> Workload:
+def _workload(
+    op: str, label: str, num_rows: int, call: Call, moved: int, compiled: Call | None = None
+) -> Workload:
     """The op by the kernels, by torch, and compiled where a call is given for it."""
 
     def eager() -> object:
         with use_backend(REFERENCE):
             return call()
 
-    ways = {"tilelang": on_tilelang(call), "torch": eager}
+    ways = {"tilelang": on_tilelang(call)}
+    if num_rows <= _TORCH_ROWS:
+        ways["torch"] = eager
     if compiled is not None and _works(op, compiled):
         ways["torch.compile"] = compiled
     return Workload(op, label, ways, moved, 0)
@@ -84,8 +91,14 @@ def rope(source: Source) -> Iterator[Workload]:
         yield _rope(source, num_rows)
 
 
+def records(source: Source) -> Iterator[Workload]:
+    """Window keys in a ring, entries and index keys in blocks of 114,048 bytes."""
+    for num_rows in _ROWS:
+        yield from _records(source, num_rows)
+
+
 def writers(source: Source) -> Iterator[Workload]:
-    """Window keys into a ring, entries and index keys into blocks of 114,048 bytes."""
+    """The same places, from projected rows."""
     for num_rows in _ROWS:
         yield from _writers(source, num_rows)
 
@@ -106,73 +119,82 @@ def _quantizers(source: Source, num_rows: int) -> Iterator[Workload]:
         (queries, queries.nbytes),
     )
     for op, (x, stored) in zip(QUANTIZERS, shapes, strict=True):
-        call = functools.partial(getattr(ops, op), x)
-        compiled = _compiled(num_rows, get_op(op).reference, x)
-        label = f"{'x'.join(map(str, x.shape))}"
-        yield _workload(op, label, call, compiled, x.nbytes + stored)
+        call, compiled = functools.partial(getattr(ops, op), x), None
+        if op == "mxfp8_fake_quantize":
+            compiled = _compiled(num_rows, get_op(op).reference, x)
+        label = "x".join(map(str, x.shape))
+        yield _workload(op, label, num_rows, call, x.nbytes + stored, compiled)
 
 
 def _norms(source: Source, num_rows: int) -> Iterator[Workload]:
+    reference = get_op("rms_norm").reference
     for size, width in ((HIDDEN, HIDDEN), (LORA, LORA + HEAD_DIM)):
         x, weight = source.normal(num_rows, width)[:, :size], source.wide(size)
-
-        def call(x: torch.Tensor = x, weight: torch.Tensor = weight) -> object:
-            return ops.rms_norm(x, weight)
-
-        reference = get_op("rms_norm").reference
-        compiled = _compiled(num_rows, reference, x, weight, 1e-20, x.dtype)
+        call, compiled = functools.partial(ops.rms_norm, x, weight), None
+        if size == HIDDEN:
+            compiled = _compiled(num_rows, reference, x, weight, 1e-20, x.dtype)
         moved = 2 * x.numel() * x.element_size() + weight.nbytes
-        yield _workload("rms_norm", f"{num_rows}x{size} of {width}", call, compiled, moved)
+        label = f"{num_rows}x{size} of {width}"
+        yield _workload("rms_norm", label, num_rows, call, moved, compiled)
 
 
 def _rope(source: Source, num_rows: int) -> Workload:
     q, rotation = source.normal(num_rows, HEADS, HEAD_DIM), rotations(source, num_rows)
+    call = functools.partial(ops.apply_rope, q, rotation)
     compiled = _compiled(num_rows, get_op("apply_rope").reference, q, rotation)
     moved = 2 * q.nbytes + nbytes(*rotation)
     label = f"{num_rows}x{HEADS}x{HEAD_DIM}"
-    return _workload("apply_rope", label, lambda: ops.apply_rope(q, rotation), compiled, moved)
+    return _workload("apply_rope", label, num_rows, call, moved, compiled)
 
 
 def _record_rows(
     record_format: str,
     x: torch.Tensor,
-    weight: torch.Tensor | None,
-    rotation: RopeRotation | None,
+    weight: torch.Tensor,
+    rotation: RopeRotation,
     table: torch.Tensor,
     slots: torch.Tensor,
-) -> torch.Tensor:
-    """What the writers do, into rows of a table: what `torch.compile` accepts."""
-    if weight is not None and rotation is not None:
-        x = get_op("rms_norm").reference(x, weight, 1e-20, x.dtype)  # type: ignore[assignment]
-    rotated = x if rotation is None else get_op("apply_rope").reference(x, rotation)
+) -> object:
+    """What the joined writers do, into rows of a table: what `torch.compile` accepts."""
+    normed = get_op("rms_norm").reference(x, weight, 1e-20, x.dtype)
+    rotated = get_op("apply_rope").reference(normed, rotation)
     codes, scale = _ENCODERS[record_format](rotated)  # type: ignore[arg-type]
     table[slots] = torch.cat((codes.view(torch.uint8), scale.view(torch.uint8)), dim=-1)
-    return x
+    return normed
+
+
+def _places(source: Source, num_rows: int) -> Iterator[tuple[ops.RecordPool, torch.Tensor, str]]:
+    """Pools with slots for so many rows, and labels."""
+    for index, where in ((0, "window ring"), (2, "blocks"), (4, "index pages")):
+        pool = empty_pool(source, index, num_rows)
+        slots = torch.randperm(pool.num_slots, generator=source.generator)[:num_rows]
+        yield pool, slots.to(source.device), f"{num_rows}x{pool.head_dim} {pool.format}, {where}"
+
+
+def _records(source: Source, num_rows: int) -> Iterator[Workload]:
+    for pool, slots, label in _places(source, num_rows):
+        x = source.normal(num_rows, pool.head_dim)
+        write = functools.partial(ops.write_records, pool, slots, x)
+        read = functools.partial(ops.read_records, pool, slots, x.dtype)
+        moved = x.nbytes + num_rows * record_bytes(pool.format, pool.head_dim) + slots.nbytes
+        yield _workload("write_records", label, num_rows, write, moved)
+        yield _workload("read_records", label, num_rows, read, moved)
 
 
 def _writers(source: Source, num_rows: int) -> Iterator[Workload]:
-    for index, where in ((0, "window ring"), (2, "blocks"), (4, "index pages")):
-        pool = empty_pool(source, index, num_rows)
-        record_format, dim = pool.format, pool.head_dim
-        width = record_bytes(record_format, dim)
-        x, weight = source.normal(num_rows, dim), source.wide(dim)
-        slots = torch.randperm(pool.num_slots, generator=source.generator)[:num_rows]
-        slots, rotation = slots.to(source.device), rotations(source, num_rows)
-        table = torch.empty(pool.num_slots, width, dtype=torch.uint8, device=source.device)
-        label = f"{num_rows}x{dim} {record_format}, {where}"
-        moved = x.nbytes + num_rows * width + slots.nbytes
-
-        write = functools.partial(ops.write_records, pool, slots, x)
-        joined = functools.partial(ops.norm_rope_write, x, weight, rotation, pool, slots)
-        read = functools.partial(ops.read_records, pool, slots, x.dtype)
-        compiled = _compiled(num_rows, get_op("read_records").reference, pool, slots, x.dtype)
-        yield _workload("read_records", label, read, compiled, moved)
-        target = (table, slots)
-        compiled = _compiled(num_rows, _record_rows, record_format, x, None, None, *target)
-        yield _workload("write_records", label, write, compiled, moved)
-        compiled = _compiled(num_rows, _record_rows, record_format, x, weight, rotation, *target)
-        moved += x.nbytes + weight.nbytes + nbytes(*rotation)
-        yield _workload("norm_rope_write", label, joined, compiled, moved)
+    for pool, slots, label in _places(source, num_rows):
+        width = record_bytes(pool.format, pool.head_dim)
+        x, weight = source.normal(num_rows, pool.head_dim), source.wide(pool.head_dim)
+        rotation = rotations(source, num_rows)
+        call = functools.partial(ops.norm_rope_write, x, weight, rotation, pool, slots)
+        moved = nbytes(x, x, weight, *rotation, slots) + num_rows * width
+        compiled = None
+        if pool.format == "mxfp8":
+            table = torch.empty(pool.num_slots, width, dtype=torch.uint8, device=source.device)
+            compiled = _compiled(
+                num_rows, _record_rows, pool.format, x, weight, rotation, table, slots
+            )
+        yield _workload("norm_rope_write", label, num_rows, call, moved, compiled)
 
 
 def _compressor(source: Source, num_rows: int) -> Workload:
@@ -185,16 +207,13 @@ def _compressor(source: Source, num_rows: int) -> Workload:
     slots = torch.randperm(pool.num_slots, generator=source.generator)[:num_rows]
     slots, rotation = slots.to(source.device), rotations(source, num_rows)
     weight, dtype = source.wide(HEAD_DIM), torch.bfloat16
-
-    def call() -> object:
-        return ops.compress_entries(
-            rows, groups, weight, rotation, pool, slots, state=state, history_slots=history,
-            out_dtype=dtype,
-        )  # fmt: skip
-
+    call = functools.partial(
+        ops.compress_entries, rows, groups, weight, rotation, pool, slots, state=state,
+        history_slots=history, out_dtype=dtype,
+    )  # fmt: skip
     table = torch.empty(pool.num_slots, 288, dtype=torch.uint8, device=source.device)
 
-    def pooled() -> torch.Tensor:
+    def pooled() -> object:
         members = torch.cat((state.buffer[history], rows))
         values, gates = members.split(HEAD_DIM, dim=1)
         z = get_op("compress_pool").reference(values, gates, groups, dtype)
@@ -202,4 +221,5 @@ def _compressor(source: Source, num_rows: int) -> Workload:
 
     moved = num_rows * (RATIO * 4 * HEAD_DIM * 2 + 2 * HEAD_DIM + 288) + nbytes(*rotation, groups)
     label = f"{num_rows} groups of {RATIO} rows, nvfp4"
-    return _workload("compress_entries", label, call, _compiled(num_rows, pooled), moved)
+    compiled = _compiled(num_rows, pooled)
+    return _workload("compress_entries", label, num_rows, call, moved, compiled)
