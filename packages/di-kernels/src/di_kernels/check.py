@@ -17,8 +17,14 @@ import torch
 from di_kernels.cases import SIZES, Case, all_cases
 from di_kernels.cases.case import Source
 from di_kernels.cases.kernels import kernel_cases
-from di_kernels.errors import KernelError
-from di_kernels.registry import REFERENCE, Backend, backends, use_backend
+from di_kernels.errors import KernelError, UnsupportedDeviceError
+from di_kernels.registry import (
+    REFERENCE,
+    Backend,
+    backends,
+    compute_capability_of,
+    use_backend,
+)
 from di_kernels.testing import MismatchError, assert_bitwise, assert_close
 
 KERNELS = "kernels"
@@ -62,11 +68,18 @@ def run_checks(
             if op_filter and case.op not in op_filter:
                 continue
             for backend in backends(case.op):
-                if shapes == KERNELS and backend.name == REFERENCE:
+                if shapes == KERNELS and not _is_kernel_of(backend, case.op, device):
                     continue
                 if batch_invariant and backend.determinism != "row_invariant_on_request":
                     continue  # the same call as before
                 yield _check(case, backend, batch_invariant)
+
+
+def _is_kernel_of(backend: Backend[..., object], op: str, device: str | torch.device) -> bool:
+    """Whether it is no reference, and made for such a device."""
+    device = torch.device(device)
+    refusal = backend.refusal(op, device.type, compute_capability_of(device))
+    return backend.name != REFERENCE and not isinstance(refusal, UnsupportedDeviceError)
 
 
 def _cases(shapes: str, device: str | torch.device, batch_invariant: bool) -> Iterator[Case]:

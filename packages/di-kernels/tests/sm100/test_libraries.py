@@ -12,6 +12,7 @@ from di_kernels import (
     UnsupportedLayoutError,
     UnsupportedShapeError,
     backends,
+    check,
     describe,
     serving_backend,
     use_backend,
@@ -129,3 +130,10 @@ def test_forcing_an_adapter_on_a_cpu_raises(flash_mla):
     slots = torch.zeros(1, 1, dtype=torch.int64)
     with use_backend("flash_mla"), pytest.raises(UnsupportedDeviceError, match="type cuda"):
         ops.sparse_attention(q, pool, slots, torch.zeros(64))
+
+
+@pytest.mark.parametrize(("capability", "checked"), [((9, 0), {"tilelang"}), (B200, {"flash_mla"})])
+def test_kernels_are_checked_where_they_are_made_for(capability, checked, monkeypatch):
+    monkeypatch.setattr(check, "compute_capability_of", lambda device: capability)
+    op = "sparse_attention"
+    assert checked == {b.name for b in backends(op) if check._is_kernel_of(b, op, "cuda")}
