@@ -1,4 +1,7 @@
-"""Products whose activations are quantised first, against float64 from the quantised values."""
+"""Products whose activations are quantised first, against float64 from the quantised values.
+
+Weights are as the device's backends take them: in fragment order, on SM100 with packed scales.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from di_kernels.cases.kernels.release import (
     HIDDEN,
     LIMIT,
     expert_weights,
+    random_mxfp4,
     random_mxfp8,
 )
 from di_kernels.formats import mxfp8_round_trip
@@ -24,25 +28,51 @@ from di_kernels.fragments import (
     MXFP8FragmentWeight,
     mxfp8_to_fragment_order,
 )
+from di_kernels.packed import (
+    MXFP4PackedWeight,
+    MXFP8PackedWeight,
+    mxfp4_to_packed_scales,
+    mxfp8_to_packed_scales,
+)
+from di_kernels.registry import compute_capability_of
+from di_kernels.sm100.libraries import BLACKWELL
 
 _ROWS = (1, 64)
 _EXPERTS = 8
+
+Matrix = MXFP8FragmentWeight | MXFP8PackedWeight
+Experts = (
+    tuple[MXFP4FragmentWeight, MXFP4FragmentWeight] | tuple[MXFP4PackedWeight, MXFP4PackedWeight]
+)
 
 
 def cases(source: Source) -> Iterator[Case]:
     """A linear, and experts, which quantise the input of both products."""
     # Weights take seconds to draw, so only a run of these cases draws them, out of turn.
     own = dataclasses.replace(source, generator=torch.Generator().manual_seed(1))
-    matrix = functools.cache(
-        lambda: mxfp8_to_fragment_order(random_mxfp8(own, HIDDEN, EXPERT_SIZE))
-    )
-    experts = functools.cache(lambda: expert_weights(own, _EXPERTS))
+    matrix = functools.cache(lambda: _matrix(own))
+    experts = functools.cache(lambda: _experts(own))
     for num_rows in _ROWS:
         yield _linear_case(source, num_rows, matrix)
         yield _experts_case(source, num_rows, experts)
 
 
-def _linear_case(source: Source, num_rows: int, matrix: Callable[[], MXFP8FragmentWeight]) -> Case:
+def _matrix(source: Source) -> Matrix:
+    weight = random_mxfp8(source, HIDDEN, EXPERT_SIZE)
+    if compute_capability_of(source.device) in BLACKWELL:
+        return mxfp8_to_packed_scales(weight)
+    return mxfp8_to_fragment_order(weight)
+
+
+def _experts(source: Source) -> Experts:
+    if compute_capability_of(source.device) not in BLACKWELL:
+        return expert_weights(source, _EXPERTS)
+    w13 = random_mxfp4(source, _EXPERTS, 2 * EXPERT_SIZE, HIDDEN)
+    w2 = random_mxfp4(source, _EXPERTS, HIDDEN, EXPERT_SIZE)
+    return mxfp4_to_packed_scales(w13), mxfp4_to_packed_scales(w2)
+
+
+def _linear_case(source: Source, num_rows: int, matrix: Callable[[], Matrix]) -> Case:
     x = source.normal(num_rows, EXPERT_SIZE)
 
     def run(rows: torch.Tensor) -> Outputs:
@@ -56,11 +86,7 @@ def _linear_case(source: Source, num_rows: int, matrix: Callable[[], MXFP8Fragme
     return Case("mxfp8_linear", label, source.dtype, num_rows, run, oracle)
 
 
-def _experts_case(
-    source: Source,
-    num_rows: int,
-    experts: Callable[[], tuple[MXFP4FragmentWeight, MXFP4FragmentWeight]],
-) -> Case:
+def _experts_case(source: Source, num_rows: int, experts: Callable[[], Experts]) -> Case:
     x = source.normal(num_rows, HIDDEN, scale=0.02)
     indices = source.integers(0, _EXPERTS, num_rows, ACTIVE)
     weights = source.wide(num_rows, ACTIVE).abs()
