@@ -43,6 +43,7 @@ class GemmTile:
         stages: Pipeline stages.
         blocks_per_sm: Thread blocks meant to share a multiprocessor.
         overlaps: Convert a block while the one before is multiplied (wgmma, sm_90a).
+        row_tiles: Tiles of 64 weight rows per warp group, which share the rows of x.
     """
 
     weight: str
@@ -52,11 +53,12 @@ class GemmTile:
     stages: int
     blocks_per_sm: int
     overlaps: bool = False
+    row_tiles: int = 1
 
     @property
     def weight_rows(self) -> int:
         """Weight rows per thread block."""
-        return BLOCK * self.warp_groups
+        return BLOCK * self.warp_groups * self.row_tiles
 
     @property
     def threads(self) -> int:
@@ -67,7 +69,7 @@ class GemmTile:
 def unpack_macro(tile: GemmTile):
     """Conversion of a block of every warp group, whose codes start at place `first`."""
     words_per_thread = CODE_WORDS[tile.weight] // 128
-    rows = tile.weight_rows
+    rows = BLOCK * tile.warp_groups
 
     @T.macro
     def unpack(codes_s, scales_s, first, block, fragment, words, values):
@@ -104,14 +106,28 @@ def unpack_macro(tile: GemmTile):
     return unpack
 
 
-def _macros(tile: GemmTile):
-    rows = tile.weight_rows
+def _multiplier(tile: GemmTile):
+    """A macro of the products of one stage.
+
+    Two fragments take turns when products overlap: a block is converted while the one before is
+    multiplied.
+    """
     unpack = unpack_macro(tile)
 
     @T.macro
-    def multiply_stage(codes_s, scales_s, x_s, fragment, words, values, total):
-        for block in T.unroll(tile.stage_blocks):
-            unpack(codes_s, scales_s, 0, block, fragment, words, values)
+    def multiply(codes_s, scales_s, x_s, row_tile, block, fragment, words, values, total):
+        first = row_tile * tile.warp_groups
+        unpack(codes_s, scales_s, first, block, fragment, words, values)
+        if tile.overlaps:
+            T.wgmma_gemm(
+                fragment,
+                x_s[:, block * BLOCK : (block + 1) * BLOCK],
+                total,
+                transpose_B=True,
+                policy=T.GemmWarpPolicy.FullRow,
+            )
+            T.wait_wgmma(1)
+        else:
             T.gemm(
                 fragment,
                 x_s[:, block * BLOCK : (block + 1) * BLOCK],
@@ -120,31 +136,61 @@ def _macros(tile: GemmTile):
                 policy=T.GemmWarpPolicy.FullRow,
             )
 
+    # One statement, so that a stage has one barrier: TileLang gives every statement its own.
     @T.macro
-    def multiply_stage_overlapped(codes_s, scales_s, x_s, fragment, words, values, total):
-        other = T.alloc_fragment((rows, BLOCK), "bfloat16")
-        for pair in T.unroll(tile.stage_blocks // 2):
-            unpack(codes_s, scales_s, 0, pair * 2, fragment, words, values)
-            T.wgmma_gemm(
-                fragment,
-                x_s[:, pair * 2 * BLOCK : (pair * 2 + 1) * BLOCK],
-                total,
-                transpose_B=True,
-                policy=T.GemmWarpPolicy.FullRow,
-            )
-            T.wait_wgmma(1)
-            unpack(codes_s, scales_s, 0, pair * 2 + 1, other, words, values)
-            T.wgmma_gemm(
-                other,
-                x_s[:, (pair * 2 + 1) * BLOCK : (pair * 2 + 2) * BLOCK],
-                total,
-                transpose_B=True,
-                policy=T.GemmWarpPolicy.FullRow,
-            )
-            T.wait_wgmma(1)
-        T.wait_wgmma(0)
+    def multiply_stage(codes_s, scales_s, x_s, fragments, words, values, totals):
+        staged = (codes_s, scales_s, x_s)
+        if tile.row_tiles == 2:
+            for block in T.unroll(tile.stage_blocks):
+                multiply(*staged, 0, block, fragments[0], words, values, totals[0])
+                multiply(*staged, 1, block, fragments[-1], words, values, totals[1])
+        elif tile.overlaps:
+            for turn in T.unroll(tile.stage_blocks // 2):
+                multiply(*staged, 0, 2 * turn, fragments[0], words, values, totals[0])
+                multiply(*staged, 0, 2 * turn + 1, fragments[1], words, values, totals[0])
+        else:
+            for block in T.unroll(tile.stage_blocks):
+                multiply(*staged, 0, block, fragments[0], words, values, totals[0])
+        if tile.overlaps:
+            T.wait_wgmma(0)
 
-    return multiply_stage_overlapped if tile.overlaps else multiply_stage
+    return multiply_stage
+
+
+def _swiglu_epilogue(tile: GemmTile):
+    """A macro that activates the sums of one tile of weight rows into shared memory."""
+    per_thread = BLOCK * tile.tokens // 128
+    part = BLOCK * tile.warp_groups // 2
+
+    @T.macro
+    def activate(total, row_tile, row_weights, limit, first, end, y_s):
+        tx = T.get_thread_binding()
+        sums = T.alloc_local((per_thread,), "float32")
+        for i, j in T.Parallel(BLOCK * tile.warp_groups, tile.tokens):
+            T.call_extern(
+                "handle",
+                "di_put",
+                T.access_ptr(sums, "w"),
+                (j // 8) * 4 + (i % 16) // 8 * 2 + j % 2,
+                total[i, j],
+            )
+        for column in T.unroll(tile.tokens // 8):
+            for u in T.unroll(2):
+                token = column * 8 + (tx % 4) * 2 + u
+                if first + token < end:
+                    y_s[token, row_tile * part + tx // 32 * 8 + tx % 32 // 4] = T.cast(
+                        T.call_extern(
+                            "float32",
+                            "di_swiglu",
+                            sums[column * 4 + u],
+                            sums[column * 4 + 2 + u],
+                            limit,
+                            row_weights[first + token],
+                        ),
+                        "bfloat16",
+                    )
+
+    return activate
 
 
 def routed_gemm(tile: GemmTile, *, swiglu: bool) -> object:
@@ -156,16 +202,11 @@ def routed_gemm(tile: GemmTile, *, swiglu: bool) -> object:
     num_experts, row_blocks, blocks = T.dynamic("num_experts, row_blocks, blocks")
     num_pairs, size, num_tiles = T.dynamic("num_pairs, size, num_tiles")
     code_words, scale_words = CODE_WORDS[tile.weight], SCALE_WORDS[tile.weight]
-    rows, tokens, groups, depth = (
-        tile.weight_rows,
-        tile.tokens,
-        tile.warp_groups,
-        tile.stage_blocks,
-    )
-    out_rows = rows // 2 if swiglu else rows
+    tokens, depth, rows = tile.tokens, tile.stage_blocks, BLOCK * tile.warp_groups
+    groups = tile.warp_groups * tile.row_tiles
+    out_rows = tile.weight_rows // 2 if swiglu else tile.weight_rows
     width = out_rows // groups
-    per_thread = rows * tokens // tile.threads
-    multiply_stage = _macros(tile)
+    multiply_stage, activate = _multiplier(tile), _swiglu_epilogue(tile)
 
     @T.prim_func
     def kernel(
@@ -186,16 +227,20 @@ def routed_gemm(tile: GemmTile, *, swiglu: bool) -> object:
             scales_s = T.alloc_shared((groups, depth, scale_words), "uint32")
             x_s = T.alloc_shared((tokens, depth * BLOCK), "bfloat16")
             y_s = T.alloc_shared((tokens, out_rows), "bfloat16")
-            fragment = T.alloc_fragment((rows, BLOCK), "bfloat16")
-            total = T.alloc_fragment((rows, tokens), "float32")
+            fragments = [
+                T.alloc_fragment((rows, BLOCK), "bfloat16")
+                for _ in range(2 if tile.overlaps else 1)
+            ]
+            totals = [T.alloc_fragment((rows, tokens), "float32") for _ in range(tile.row_tiles)]
             words = T.alloc_local((code_words // 128,), "uint32")
             values = T.alloc_local((32,), "bfloat16")
-            tx = T.get_thread_binding()
             expert = tiles[by, 0]
             first = tiles[by, 1]
             end = tiles[by, 2]
             T.call_extern("handle", "di_exit_if", end <= first)
-            T.clear(total)
+            T.clear(totals[0])
+            if tile.row_tiles == 2:
+                T.clear(totals[1])
             for step in T.Pipelined(blocks // depth, num_stages=tile.stages):
                 T.copy(
                     codes[
@@ -216,35 +261,17 @@ def routed_gemm(tile: GemmTile, *, swiglu: bool) -> object:
                     scales_s,
                 )
                 T.copy(x[first, step * depth * BLOCK], x_s)
-                multiply_stage(codes_s, scales_s, x_s, fragment, words, values, total)
+                multiply_stage(codes_s, scales_s, x_s, fragments, words, values, totals)
             if swiglu:
-                sums = T.alloc_local((per_thread,), "float32")
-                for i, j in T.Parallel(rows, tokens):
-                    T.call_extern(
-                        "handle",
-                        "di_put",
-                        T.access_ptr(sums, "w"),
-                        (j // 8) * 4 + (i % 16) // 8 * 2 + j % 2,
-                        total[i, j],
-                    )
-                for column in T.unroll(tokens // 8):
-                    for u in T.unroll(2):
-                        token = column * 8 + (tx % 4) * 2 + u
-                        if first + token < end:
-                            y_s[token, tx // 32 * 8 + tx % 32 // 4] = T.cast(
-                                T.call_extern(
-                                    "float32",
-                                    "di_swiglu",
-                                    sums[column * 4 + u],
-                                    sums[column * 4 + 2 + u],
-                                    limit,
-                                    row_weights[first + token],
-                                ),
-                                "bfloat16",
-                            )
+                activate(totals[0], 0, row_weights, limit, first, end, y_s)
+                if tile.row_tiles == 2:
+                    activate(totals[1], 1, row_weights, limit, first, end, y_s)
             else:
                 for i, j in T.Parallel(rows, tokens):
-                    y_s[j, i] = total[i, j]
+                    y_s[j, i] = totals[0][i, j]
+                if tile.row_tiles == 2:
+                    for i, j in T.Parallel(rows, tokens):
+                        y_s[j, rows + i] = totals[1][i, j]
             for j, i in T.Parallel(tokens, out_rows):
                 if first + j < end:
                     y[first + j, bx * groups + i // width, i % width] = y_s[j, i]
@@ -268,7 +295,7 @@ def grouped_gemm(tile: GemmTile, *, is_split: bool) -> object:
         tile.stage_blocks,
     )
     out_dtype = "float32" if is_split else "bfloat16"
-    multiply_stage = _macros(tile)
+    multiply_stage = _multiplier(tile)
 
     @T.prim_func
     def kernel(
@@ -292,7 +319,10 @@ def grouped_gemm(tile: GemmTile, *, is_split: bool) -> object:
             scales_s = T.alloc_shared((groups, depth, scale_words), "uint32")
             x_s = T.alloc_shared((tokens, depth * BLOCK), "bfloat16")
             y_s = T.alloc_shared((tokens, rows), out_dtype)
-            fragment = T.alloc_fragment((rows, BLOCK), "bfloat16")
+            fragments = [
+                T.alloc_fragment((rows, BLOCK), "bfloat16")
+                for _ in range(2 if tile.overlaps else 1)
+            ]
             total = T.alloc_fragment((rows, tokens), "float32")
             words = T.alloc_local((code_words // 128,), "uint32")
             values = T.alloc_local((32,), "bfloat16")
@@ -321,7 +351,7 @@ def grouped_gemm(tile: GemmTile, *, is_split: bool) -> object:
                     scales_s,
                 )
                 T.copy(x[by * tokens, (group * blocks + (begin + step) * depth) * BLOCK], x_s)
-                multiply_stage(codes_s, scales_s, x_s, fragment, words, values, total)
+                multiply_stage(codes_s, scales_s, x_s, fragments, words, values, [total])
             for i, j in T.Parallel(rows, tokens):
                 y_s[j, i] = total[i, j]
             for j, i in T.Parallel(tokens, rows):

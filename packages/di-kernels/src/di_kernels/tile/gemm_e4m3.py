@@ -32,31 +32,51 @@ SCALE_WORDS = 32
 PAIR = 2 * BLOCK
 
 
-def _macros(tile: GemmTile):
-    rows = tile.weight_rows
+def _multiplier(tile: GemmTile):
+    """A function that emits the products of one stage.
+
+    Two fragments take turns when products overlap: a pair of blocks is converted while the one
+    before is multiplied.
+    """
+    rows = BLOCK * tile.warp_groups
 
     @T.macro
-    def multiply_stage(codes_s, scales_s, x_s, fragment, words, values, total):
+    def unpack(codes_s, scales_s, row_tile, pair, fragment, words, values):
         tx = T.get_thread_binding()
-        for pair in T.unroll(tile.stage_blocks // 2):
-            for half in T.unroll(2):
-                for v in T.vectorized(4):
-                    words[v] = codes_s[tx // 128, pair * 2 + half, (tx % 128) * 4 + v]
-                T.call_extern(
-                    "handle",
-                    "di_unpack_mxfp4_to_e4m3",
-                    T.access_ptr(words, "r"),
-                    scales_s[tx // 128, pair * 2 + half, (tx % 128) // 4],
-                    half,
-                    T.access_ptr(values, "w"),
-                )
-            for i, j in T.Parallel(rows, PAIR):
-                fragment[i, j] = T.call_extern(
-                    "float8_e4m3fn",
-                    "di_at",
-                    T.access_ptr(values, "r"),
-                    (j // 16) * 8 + (i % 16) // 8 * 4 + j % 4,
-                )
+        for half in T.unroll(2):
+            for v in T.vectorized(4):
+                words[v] = codes_s[
+                    row_tile * tile.warp_groups + tx // 128, pair * 2 + half, (tx % 128) * 4 + v
+                ]
+            T.call_extern(
+                "handle",
+                "di_unpack_mxfp4_to_e4m3",
+                T.access_ptr(words, "r"),
+                scales_s[row_tile * tile.warp_groups + tx // 128, pair * 2 + half, (tx % 128) // 4],
+                half,
+                T.access_ptr(values, "w"),
+            )
+        for i, j in T.Parallel(rows, PAIR):
+            fragment[i, j] = T.call_extern(
+                "float8_e4m3fn",
+                "di_at",
+                T.access_ptr(values, "r"),
+                (j // 16) * 8 + (i % 16) // 8 * 4 + j % 4,
+            )
+
+    @T.macro
+    def multiply(codes_s, scales_s, x_s, row_tile, pair, fragment, words, values, total):
+        unpack(codes_s, scales_s, row_tile, pair, fragment, words, values)
+        if tile.overlaps:
+            T.wgmma_gemm(
+                fragment,
+                x_s[:, pair * PAIR : (pair + 1) * PAIR],
+                total,
+                transpose_B=True,
+                policy=T.GemmWarpPolicy.FullRow,
+            )
+            T.wait_wgmma(1)
+        else:
             T.gemm(
                 fragment,
                 x_s[:, pair * PAIR : (pair + 1) * PAIR],
@@ -65,7 +85,92 @@ def _macros(tile: GemmTile):
                 policy=T.GemmWarpPolicy.FullRow,
             )
 
+    # One statement, so that a stage has one barrier: TileLang gives every statement its own.
+    num_pairs = tile.stage_blocks // 2
+
+    @T.macro
+    def multiply_stage(codes_s, scales_s, x_s, fragments, words, values, totals):
+        staged = (codes_s, scales_s, x_s)
+        if tile.row_tiles == 2:
+            for pair in T.unroll(num_pairs):
+                multiply(*staged, 0, pair, fragments[0], words, values, totals[0])
+                multiply(*staged, 1, pair, fragments[-1], words, values, totals[1])
+        elif tile.overlaps:
+            for turn in T.unroll(num_pairs // 2):
+                multiply(*staged, 0, 2 * turn, fragments[0], words, values, totals[0])
+                multiply(*staged, 0, 2 * turn + 1, fragments[1], words, values, totals[0])
+        else:
+            for pair in T.unroll(num_pairs):
+                multiply(*staged, 0, pair, fragments[0], words, values, totals[0])
+        if tile.overlaps:
+            T.wait_wgmma(0)
+
     return multiply_stage
+
+
+def _epilogue(tile: GemmTile, *, swiglu: bool):
+    """A macro that scales the sums of one tile of weight rows and puts them into shared memory."""
+    per_thread = BLOCK * tile.tokens // 128
+    part = BLOCK * tile.warp_groups // (2 if swiglu else 1)
+
+    @T.macro
+    def scale_and_put(
+        total,
+        row_tile,
+        row_factors,
+        x_scales,
+        row_weights,
+        limit,
+        expert,
+        row_block,
+        first,
+        end,
+        y_s,
+    ):
+        tx = T.get_thread_binding()
+        sums = T.alloc_local((per_thread,), "float32")
+        factors = T.alloc_local((2,), "float32")
+        for i, j in T.Parallel(BLOCK * tile.warp_groups, tile.tokens):
+            T.call_extern(
+                "handle",
+                "di_put",
+                T.access_ptr(sums, "w"),
+                (j // 8) * 4 + (i % 16) // 8 * 2 + j % 2,
+                total[i, j],
+            )
+        # Rows g and g + 8 of the warp's 16 are this thread's.
+        for half in T.unroll(2):
+            factors[half] = row_factors[
+                expert, row_block + tx // 128, tx % 128 // 32 * 16 + tx % 32 // 4 + half * 8
+            ]
+        for column in T.unroll(tile.tokens // 8):
+            for u in T.unroll(2):
+                token = column * 8 + (tx % 4) * 2 + u
+                if first + token < end:
+                    scale = x_scales[first + token]
+                    if swiglu:
+                        y_s[token, row_tile * part + tx // 32 * 8 + tx % 32 // 4] = T.cast(
+                            T.call_extern(
+                                "float32",
+                                "di_swiglu",
+                                sums[column * 4 + u] * (factors[0] * scale),
+                                sums[column * 4 + 2 + u] * (factors[1] * scale),
+                                limit,
+                                row_weights[first + token],
+                            ),
+                            "bfloat16",
+                        )
+                    else:
+                        for half in T.unroll(2):
+                            y_s[
+                                token,
+                                row_tile * part + tx // 32 * 16 + tx % 32 // 4 + half * 8,
+                            ] = T.cast(
+                                sums[column * 4 + half * 2 + u] * (factors[half] * scale),
+                                "bfloat16",
+                            )
+
+    return scale_and_put
 
 
 def routed_gemm_e4m3(tile: GemmTile, *, swiglu: bool) -> object:
@@ -76,16 +181,11 @@ def routed_gemm_e4m3(tile: GemmTile, *, swiglu: bool) -> object:
     """
     num_experts, row_blocks, blocks = T.dynamic("num_experts, row_blocks, blocks")
     num_pairs, size, num_tiles = T.dynamic("num_pairs, size, num_tiles")
-    rows, tokens, groups, depth = (
-        tile.weight_rows,
-        tile.tokens,
-        tile.warp_groups,
-        tile.stage_blocks,
-    )
-    out_rows = rows // 2 if swiglu else rows
+    tokens, depth = tile.tokens, tile.stage_blocks
+    groups = tile.warp_groups * tile.row_tiles
+    out_rows = tile.weight_rows // 2 if swiglu else tile.weight_rows
     width = out_rows // groups
-    per_thread = rows * tokens // tile.threads
-    multiply_stage = _macros(tile)
+    multiply_stage, scale_and_put = _multiplier(tile), _epilogue(tile, swiglu=swiglu)
 
     @T.prim_func
     def kernel(
@@ -108,18 +208,23 @@ def routed_gemm_e4m3(tile: GemmTile, *, swiglu: bool) -> object:
             scales_s = T.alloc_shared((groups, depth, SCALE_WORDS), "uint32")
             x_s = T.alloc_shared((tokens, depth * BLOCK), "float8_e4m3fn")
             y_s = T.alloc_shared((tokens, out_rows), "bfloat16")
-            fragment = T.alloc_fragment((rows, PAIR), "float8_e4m3fn")
-            total = T.alloc_fragment((rows, tokens), "float32")
+            fragments = [
+                T.alloc_fragment((BLOCK * tile.warp_groups, PAIR), "float8_e4m3fn")
+                for _ in range(2 if tile.overlaps else 1)
+            ]
+            totals = [
+                T.alloc_fragment((BLOCK * tile.warp_groups, tokens), "float32")
+                for _ in range(tile.row_tiles)
+            ]
             words = T.alloc_local((4,), "uint32")
             values = T.alloc_local((64,), "float8_e4m3fn")
-            factors = T.alloc_local((2,), "float32")
-            sums = T.alloc_local((per_thread,), "float32")
-            tx = T.get_thread_binding()
             expert = tiles[by, 0]
             first = tiles[by, 1]
             end = tiles[by, 2]
             T.call_extern("handle", "di_exit_if", end <= first)
-            T.clear(total)
+            T.clear(totals[0])
+            if tile.row_tiles == 2:
+                T.clear(totals[1])
             for step in T.Pipelined(blocks // depth, num_stages=tile.stages):
                 T.copy(
                     codes[
@@ -140,46 +245,16 @@ def routed_gemm_e4m3(tile: GemmTile, *, swiglu: bool) -> object:
                     scales_s,
                 )
                 T.copy(x[first, step * depth * BLOCK], x_s)
-                multiply_stage(codes_s, scales_s, x_s, fragment, words, values, total)
-            for i, j in T.Parallel(rows, tokens):
-                T.call_extern(
-                    "handle",
-                    "di_put",
-                    T.access_ptr(sums, "w"),
-                    (j // 8) * 4 + (i % 16) // 8 * 2 + j % 2,
-                    total[i, j],
-                )
-            # Rows g and g + 8 of the warp's 16 are this thread's.
-            for half in T.unroll(2):
-                factors[half] = row_factors[
-                    expert,
-                    bx * groups + tx // 128,
-                    tx % 128 // 32 * 16 + tx % 32 // 4 + half * 8,
-                ]
-            for column in T.unroll(tokens // 8):
-                for u in T.unroll(2):
-                    token = column * 8 + (tx % 4) * 2 + u
-                    if first + token < end:
-                        if swiglu:
-                            y_s[token, tx // 32 * 8 + tx % 32 // 4] = T.cast(
-                                T.call_extern(
-                                    "float32",
-                                    "di_swiglu",
-                                    sums[column * 4 + u] * (factors[0] * x_scales[first + token]),
-                                    sums[column * 4 + 2 + u]
-                                    * (factors[1] * x_scales[first + token]),
-                                    limit,
-                                    row_weights[first + token],
-                                ),
-                                "bfloat16",
-                            )
-                        else:
-                            for half in T.unroll(2):
-                                y_s[token, tx // 32 * 16 + tx % 32 // 4 + half * 8] = T.cast(
-                                    sums[column * 4 + half * 2 + u]
-                                    * (factors[half] * x_scales[first + token]),
-                                    "bfloat16",
-                                )
+                multiply_stage(codes_s, scales_s, x_s, fragments, words, values, totals)
+            scale_and_put(
+                totals[0], 0, row_factors, x_scales, row_weights, limit, expert, bx * groups,
+                first, end, y_s,
+            )  # fmt: skip
+            if tile.row_tiles == 2:
+                scale_and_put(
+                    totals[1], 1, row_factors, x_scales, row_weights, limit, expert,
+                    bx * groups + tile.warp_groups, first, end, y_s,
+                )  # fmt: skip
             for j, i in T.Parallel(tokens, out_rows):
                 if first + j < end:
                     y[first + j, bx * groups + i // width, i % width] = y_s[j, i]

@@ -7,26 +7,28 @@ import functools
 from di_kernels.tile.catalogue.products import ROUTED_TILES
 from di_kernels.tile.kernel import UNGUARDED, Kernel
 
+_Sizes = tuple[int, int, int, int, bool, int]
 _EXPERTS = ("moe_experts",)
 _NO_E4M3 = {"sm_80": "has no e4m3 matrix instruction; bfloat16 activations serve"}
 
-# Tokens per tile: (warp groups, blocks of 64 columns per stage, stages, thread blocks per SM).
-E4M3_TILES = {
-    8: (2, 4, 3, 3),
-    16: (2, 4, 3, 3),
-    32: (2, 4, 4, 2),
-    64: (2, 4, 3, 2),
-    128: (2, 4, 3, 1),
-    256: (2, 2, 4, 1),
+# Tokens per tile: (warp groups, blocks of 64 columns per stage, stages, thread blocks per SM,
+# whether conversion and products overlap, tiles of weight rows per warp group).
+E4M3_TILES: dict[int, _Sizes] = {
+    8: (2, 4, 3, 3, False, 1),
+    16: (2, 4, 3, 3, False, 1),
+    32: (2, 4, 4, 2, False, 1),
+    64: (2, 4, 3, 2, False, 1),
+    128: (2, 4, 3, 1, True, 2),
+    256: (2, 2, 4, 1, False, 1),
 }
 # mma.sync holds the rows' fragments in registers too; sm_120a has less shared memory as well.
-_MMA_SYNC_TILES = {
-    8: (2, 4, 3, 2),
-    16: (2, 4, 3, 2),
-    32: (2, 4, 2, 1),
-    64: (2, 4, 2, 1),
-    128: (2, 2, 2, 1),
-    256: (2, 2, 2, 1),
+_MMA_SYNC_TILES: dict[int, _Sizes] = {
+    8: (2, 4, 3, 2, False, 1),
+    16: (2, 4, 3, 1, False, 1),
+    32: (2, 4, 2, 1, False, 1),
+    64: (1, 4, 3, 1, False, 1),
+    128: (2, 2, 2, 1, False, 1),
+    256: (1, 2, 2, 1, False, 1),
 }
 
 

@@ -23,7 +23,7 @@ ROUTED_TILES = {
     16: (2, 4, 2, 3),
     32: (1, 4, 2, 4),
     64: (2, 4, 2, 2),
-    128: (2, 4, 2, 1),
+    128: (2, 2, 4, 1),
     256: (2, 1, 4, 1),
 }
 LINEAR_TILES = {
@@ -45,6 +45,8 @@ _SMALL_MEMORY = ("sm_80", "sm_120a")
 _MMA_SYNC_TOKENS = 8
 # Tiles that gain from converting a block while the one before is multiplied.
 _OVERLAPPED = {"mxfp4": (128,), "mxfp8": (16, 32, 64, 128)}
+# Tiles whose rows of x are read for twice the weight rows.
+_TWO_ROW_TILES = {"mxfp4": (128,), "mxfp8": ()}
 
 
 def routed_name(tokens: int, *, swiglu: bool) -> str:
@@ -63,8 +65,10 @@ def _tile(weight: str, tokens: int, architecture: str) -> GemmTile:
     sizes = (ROUTED_TILES if weight == "mxfp4" else LINEAR_TILES)[tokens]
     if architecture in _SMALL_MEMORY:
         sizes = _SMALL_TILES[weight].get(tokens, sizes)
-    overlaps = architecture == "sm_90a" and tokens in _OVERLAPPED[weight]
-    return GemmTile(weight, tokens, *sizes, overlaps)
+    is_hopper = architecture == "sm_90a"
+    overlaps = is_hopper and tokens in _OVERLAPPED[weight]
+    row_tiles = 2 if is_hopper and tokens in _TWO_ROW_TILES[weight] else 1
+    return GemmTile(weight, tokens, *sizes, overlaps, row_tiles)
 
 
 def _routed(architecture: str, *, tokens: int, swiglu: bool) -> object:
