@@ -11,5 +11,6 @@ from di_kernels._backends import hyper_connections as hyper_connections
 from di_kernels._backends import index as index
 from di_kernels._backends import layer as layer
 from di_kernels._backends import products as products
+from di_kernels._backends import sampling as sampling
 from di_kernels._backends import selection as selection
 from di_kernels._backends import sm100 as sm100

@@ -21,6 +21,7 @@ from di_kernels.kernel_bench import (
     layer,
     layer_linears,
     products,
+    sampling,
     selection,
 )
 from di_kernels.kernel_bench.timing import kernel_ceilings, measure
@@ -48,6 +49,7 @@ _FAMILIES = (
     (entries.compressor, ("compress_entries",)),
     (index.index_scores, ("index_scores",)),
     (index.candidate_scores, ("candidate_scores",)),
+    (sampling.draw, ("draw_tokens",)),
 )
 
 

@@ -50,6 +50,7 @@ from di_kernels.ops.rope import (
     rope_frequencies,
     rope_rotation,
 )
+from di_kernels.ops.sampling import DrawnTokens, draw_tokens
 from di_kernels.ops.selection import (
     candidate_visible,
     entries_to_slots,
@@ -62,6 +63,7 @@ from di_kernels.ops.sinkhorn import hc_sinkhorn
 from di_kernels.records import RecordFormat, RecordPool, record_bytes
 
 __all__ = [
+    "DrawnTokens",
     "EngramHashTables",
     "EngramTable",
     "HyperMixes",
@@ -75,6 +77,7 @@ __all__ = [
     "candidate_visible",
     "compress_entries",
     "compress_pool",
+    "draw_tokens",
     "engram_gate",
     "engram_hash",
     "engram_hash_tables",

@@ -18,6 +18,7 @@ from di_kernels.cases.kernels import (
     products,
     quantized_input,
     rows,
+    sampling,
     selection,
 )
 
@@ -32,6 +33,7 @@ _FAMILIES = (
     layer,
     selection,
     index,
+    sampling,
 )
 
 

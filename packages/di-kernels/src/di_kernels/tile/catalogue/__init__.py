@@ -20,6 +20,7 @@ from di_kernels.tile.catalogue import (
     index,
     layer,
     products,
+    sampling,
     selection,
 )
 from di_kernels.tile.kernel import Kernel
@@ -35,6 +36,7 @@ _FAMILIES = (
     layer,
     selection,
     index,
+    sampling,
 )
 
 
