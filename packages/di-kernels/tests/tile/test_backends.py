@@ -24,7 +24,16 @@ from di_kernels.tile import attend, linears, plan, toolchain
 from di_kernels.tile.catalogue import kernels
 from di_kernels.tile.catalogue.products import LINEAR_TILES
 
-SERVED = ("moe_experts", "mxfp8_linear", "grouped_linear", "sparse_attention")
+SERVED = (
+    "moe_experts",
+    "mxfp8_linear",
+    "grouped_linear",
+    "sparse_attention",
+    "hc_transition",
+    "router_topk",
+    "engram_lookup",
+    "draw_tokens",
+)
 
 
 @pytest.fixture

@@ -23,6 +23,11 @@ HAS_HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() ==
         "norm_rope_write",
         "select_topk",
         "index_scores",
+        "hc_mixes",
+        "hc_transition",
+        "router_topk",
+        "engram_lookup",
+        "draw_tokens",
     ],
 )
 def test_kernels_pass_their_checks(op):
