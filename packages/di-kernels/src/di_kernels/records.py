@@ -132,7 +132,8 @@ class RecordPool:
         is_plain = self.format == "plain"
         size = self.buffer.element_size()
         entry = self.head_dim * size if is_plain else record_bytes(self.format, self.head_dim)
-        places = [self.buffer.stride(0) * size, entry * (self.format != "index_mxfp4")]
+        places = [self.buffer.storage_offset() * size, self.buffer.stride(0) * size]
+        places.append(entry * (self.format != "index_mxfp4"))
         places.append(self.section_offset * (entry if is_plain else 1))
         is_aligned = not any(place % UNIT_BYTES for place in places)
         return is_aligned and self.buffer.is_contiguous()

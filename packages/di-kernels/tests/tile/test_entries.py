@@ -118,6 +118,9 @@ def test_layouts_say_what_keeps_a_pool_from_the_kernels():
     assert named(288) == named(304, 16) == "nvfp4 records of bfloat16"
     assert named(300) == named(320, 8) == "nvfp4 records of bfloat16, not in 16-byte units"
     assert named(288, dtype=torch.float32) == "nvfp4 records of float32"
+    shifted = torch.zeros(8 + 2 * 288, dtype=torch.uint8)[8:].view(2, 288)
+    layout = pool_layout(RecordPool(shifted, "nvfp4", 512), torch.bfloat16)
+    assert layout.endswith("not in 16-byte units")
     plain = RecordPool(torch.zeros(4, 8), "plain", 8)
     assert pool_layout(plain, torch.float32) == "plain records of float32"
     assert pool_layout(plain, torch.bfloat16) == "plain records of bfloat16 in float32"
