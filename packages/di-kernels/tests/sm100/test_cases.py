@@ -30,6 +30,7 @@ def blackwell(monkeypatch, deep_gemm):
     return deep_gemm
 
 
+@pytest.mark.slow
 def test_cases_for_sm100_have_packed_scales_and_pass_by_the_stand_ins(blackwell):
     source = Source(torch.device("cpu"), torch.bfloat16, False, torch.Generator().manual_seed(0))
     assert isinstance(quantized_input._matrix(source), MXFP8PackedWeight)
