@@ -22,9 +22,9 @@ Declined, because the function computes something else than the op promises:
 | `moe_experts` | `deep_gemm.fp8_fp4_mega_moe` | owns the exchange between ranks: it needs a process group and buffers in symmetric memory |
 | `index_scores` | `deep_gemm.fp8_fp4_paged_mqa_logits` | takes MXFP4 or MXFP8 queries and bfloat16 head weights, returns bfloat16 scores; the op promises float32 scores of the queries it is given, and ties of rounded scores select other entries |
 | `candidate_scores` | `deep_gemm.fp8_fp4_paged_sparse_mqa_logits` | the same |
-| `select_topk` | `deep_select.topk` (DeepSelect) | scans blocks in random order and names no winner among equal scores, where the op promises the lower index; a NaN aborts or marks the row, where the op ranks it lowest; no distribution on the public index is its authors' |
+| `select_topk` | `deep_select.topk` (DeepSelect) | scans blocks in random order and names no winner among equal scores, where the op promises the lower index; a NaN aborts or marks the row, where the op ranks it lowest |
 | `hc_mixes` | `deep_gemm.tf32_hc_prenorm_gemm` | TF32 product; the op's is float32 |
-| `hc_mixes`, `hc_sinkhorn`, `hc_collapse_norm`, `hc_expand` | `deep_gemm.mega_mhc` | one call for all four, the mixes of one layer computed from the state the layer before left, with a reduced-precision product |
+| `hc_transition` | `deep_gemm.mega_mhc` | the same step between sub-layers, with a TF32 product; the op's is float32 |
 | `router_topk` | `deep_gemm.bf16_mega_gate` | includes the product with a bfloat16 gate; the op starts at float32 logits |
 | `sink_attention` | `flash_mla.flash_mla_sparse_fwd` | bfloat16 keys only, the op takes any float; on a GPU records are read by `sparse_attention` |
 | `sparse_attention` with `rotation` | `flash_mla.fused_norm_rope_attn_rope_cast` | wants `wq_b` and `wo_a` permuted at load and returns e4m3 rows for an e4m3 `wo_a`; the adapter rotates before and after |
