@@ -160,7 +160,7 @@ def test_memory_is_bound_by_the_texts_that_live():
         rows.append(index.add(rng.integers(0, 50, int(rng.integers(1, 500)))))
         index.propose(np.array(rows[-1:]), [rng.integers(0, 50, turn % 80).tolist()], 0, 1)
     assert index._tables.data.nbytes + index._texts.data.nbytes <= 4 * held
-    assert index._state.shape[1] <= 16
+    assert len(index._state) <= 16
 
 
 def test_tables_grow_with_new_ngrams_and_not_with_repeated_text():
@@ -170,7 +170,7 @@ def test_tables_grow_with_new_ngrams_and_not_with_repeated_text():
     for _ in range(300):
         tokens = [rng.integers(0, 10**6, 20).tolist(), [1, 2, 3, 4] * 5]
         index.propose(np.array([new, repeated]), tokens, 0, 1)
-    num_lines = index._tables.where[1]
+    num_lines = index._tables.where[:, 1]
     num_entries = 4 * index.num_tokens(new)
     assert num_entries / 4 <= num_lines[new] <= num_entries
     assert num_lines[repeated] == 128
@@ -194,3 +194,12 @@ def test_wrong_lengths_are_refused():
     with pytest.raises(ValueError, match=r"`max_tokens` must have one entry .* got 0 for 1"):
         index.propose(rows, [[1]], [], 1)
     assert index.text(0).tolist() == [1, 2]
+
+
+def test_lines_of_tables_are_cache_lines():
+    """A look-up reads one cache line where it would read two."""
+    index = NgramIndex(2, 5)
+    for size in (10, 1000, 30_000):
+        index.add(np.arange(size))
+        assert index._tables.units.ctypes.data % 64 == 0
+        assert index._tables.units[0].nbytes == 64

@@ -8,24 +8,21 @@ from numpy.typing import NDArray
 
 from di_spec._ngrams import HEAD
 
-__all__ = ["NewTokens", "check_lengths", "columns", "most_tokens", "padded"]
+__all__ = ["NewTokens", "check_lengths", "columns", "padded"]
 
 NewTokens = Sequence[Sequence[int]] | NDArray[np.int64]
-
-
-def most_tokens(token_ids: NewTokens) -> int:
-    """Most tokens of a request, or the columns of an array."""
-    if isinstance(token_ids, np.ndarray):
-        return int(token_ids.shape[1])
-    return max(map(len, token_ids), default=0)
 
 
 def check_lengths(
     num_rows: int,
     token_ids: NewTokens,
     limits: int | Sequence[int],
-) -> None:
-    """Raises if arguments for some texts are not as many as the texts."""
+) -> int:
+    """Raises if arguments for some texts are not as many as the texts.
+
+    Returns:
+        Most tokens of a text, or the columns of an array.
+    """
     if len(token_ids) != num_rows:
         raise ValueError(
             "`new_token_ids` must have one entry for each request: got "
@@ -35,6 +32,9 @@ def check_lengths(
         raise ValueError(
             f"`max_tokens` must have one entry for each request: got {len(limits)} for {num_rows}"
         )
+    if isinstance(token_ids, np.ndarray):
+        return int(token_ids.shape[1])
+    return max(map(len, token_ids), default=0)
 
 
 def columns(token_ids: NewTokens, first: int, end: int) -> NewTokens:
@@ -47,10 +47,11 @@ def columns(token_ids: NewTokens, first: int, end: int) -> NewTokens:
 def padded(token_ids: NewTokens, longest: int) -> NDArray[np.int64]:
     """New tokens with `HEAD` at the end of each row, int64 [rows, longest + 1]."""
     tokens = np.empty((len(token_ids), longest + 1), np.int64)
-    tokens.fill(HEAD)
     if isinstance(token_ids, np.ndarray):
         tokens[:, :-1] = token_ids
+        tokens[:, -1] = HEAD
         return tokens
+    tokens.fill(HEAD)
     counts = np.array(list(map(len, token_ids)))
     packed = np.array(list(chain.from_iterable(token_ids)), np.int64)
     tokens[np.arange(longest + 1) < counts[:, None]] = packed

@@ -15,7 +15,6 @@ from di_spec._segments import Segments
 
 __all__ = [
     "HASH_BITS",
-    "LENGTH_BITS",
     "LENGTH_SHIFT",
     "LINE",
     "MASK",
@@ -34,7 +33,7 @@ LINE = 8
 """Entries of a line of a table."""
 
 HASH_BITS = 0x3FFFFFF << 37
-LENGTH_SHIFT, LENGTH_BITS = 32, 2**5 - 1
+LENGTH_SHIFT = 32
 PLACE_BITS = 2**32 - 1
 """What an entry is made of."""
 
@@ -42,7 +41,7 @@ MIN_ROOM = 64
 """Most tokens that `_reserve` makes room for."""
 
 SIZE, MATCH_END, MATCH_LENGTH, WAITING, _LIMIT, MASK, TEXT, CAPACITY, TABLE, NUM_LINES = range(10)
-"""Rows of the state, which has a column for each text; sizes and places count the head.
+"""Columns of the state, which has a row for each text; sizes and places count the head.
 
 The place after the match and its length, 0 without a match; the place from which on n-grams that
 end there wait to be entered; the size that the text may reach before `_reserve`; the number of
@@ -68,17 +67,16 @@ class NgramStore:
 
     def __init__(self, min_n: int, max_n: int) -> None:
         self.min_n, self.max_n = min_n, max_n
-        self._state = np.zeros((10, 8), np.int64)
-        self._cells = memoryview(self._state.data)
-        self._texts = Segments(np.int64, 1, self._state[TEXT : CAPACITY + 1])
-        self._tables = Segments(np.int64, LINE, self._state[TABLE : NUM_LINES + 1])
+        self._state = np.zeros((8, 10), np.int64)
+        self._cells = _rows_of(self._state)
+        self._texts = Segments(np.int64, 1, self._state[:, TEXT : CAPACITY + 1])
+        self._tables = Segments(np.int64, LINE, self._state[:, TABLE : NUM_LINES + 1])
         self._free_rows: list[int] = []
         self._num_rows = 0
         self._room = 0  # tokens that every text can take without a look at its memory
         self._back = -1 - np.arange(max_n)[:, None]
         self._multipliers = MULTIPLIERS[:max_n, None].copy()
         self._lengths = np.arange(min_n, max_n + 1)
-        self._length_bits = (self._lengths << LENGTH_SHIFT)[:, None]
 
     def add(self, token_ids: Sequence[int] | NDArray[np.integer]) -> int:
         """Adds a text and looks up its end.
@@ -104,17 +102,17 @@ class NgramStore:
     def truncate(self, row: int, num_tokens: int) -> None:
         """Cuts a text to its first tokens and looks up its end; costs as much as `add`."""
         size = MAX_N + min(max(num_tokens, 0), self.num_tokens(row))
-        start = self._cells[TEXT, row]
+        start = self._cells[row][TEXT]
         self._write(row, self._texts.data[start : start + size].copy())
         self._index(row)
 
     def num_tokens(self, row: int) -> int:
         """Length of a text."""
-        return self._cells[SIZE, row] - MAX_N
+        return self._cells[row][SIZE] - MAX_N
 
     def text(self, row: int) -> NDArray[np.int64]:
         """Tokens of a text: a view that is valid until a text is added or extended."""
-        start, size = self._cells[TEXT, row], self._cells[SIZE, row]
+        start, size = self._cells[row][TEXT], self._cells[row][SIZE]
         tokens: NDArray[np.int64] = self._texts.data[start + MAX_N : start + size]
         return tokens
 
@@ -125,7 +123,7 @@ class NgramStore:
             Place after it, and its number of tokens (at least `min_n`, not limited by `max_n`);
             (0, 0) without a match.
         """
-        end, length = self._cells[MATCH_END, row], self._cells[MATCH_LENGTH, row]
+        end, length = self._cells[row][MATCH_END], self._cells[row][MATCH_LENGTH]
         return (end - MAX_N, length) if end else (0, 0)
 
     # Memory
@@ -133,18 +131,18 @@ class NgramStore:
     def _new_row(self) -> int:
         row = self._num_rows
         self._num_rows += 1
-        if row == self._state.shape[1]:
-            self._state = np.concatenate([self._state, np.zeros_like(self._state)], axis=1)
-            self._cells = memoryview(self._state.data)
-            self._texts.where = self._state[TEXT : CAPACITY + 1]
-            self._tables.where = self._state[TABLE : NUM_LINES + 1]
+        if row == len(self._state):
+            self._state = np.concatenate([self._state, np.zeros_like(self._state)])
+            self._cells = _rows_of(self._state)
+            self._texts.where = self._state[:, TEXT : CAPACITY + 1]
+            self._tables.where = self._state[:, TABLE : NUM_LINES + 1]
         return row
 
     def _write(self, row: int, text: NDArray[np.int64]) -> None:
         """Puts a text with its head where it has room to grow."""
         start = self._texts.lend(row, len(text) + len(text) // 4 + 2 * MIN_ROOM)
         self._texts.data[start : start + len(text)] = text
-        self._cells[SIZE, row] = len(text)
+        self._cells[row][SIZE] = len(text)
 
     def _reserve(self, num_tokens: int) -> None:
         """Gives every text room for new tokens, at most `MIN_ROOM`."""
@@ -154,16 +152,16 @@ class NgramStore:
 
     def _check_room(self) -> None:
         """Gives every text room for at least `MIN_ROOM` tokens."""
-        rows = self._state[NUM_LINES].nonzero()[0]
-        room = self._state[_LIMIT] - self._state[SIZE]
+        rows = self._state[:, NUM_LINES].nonzero()[0]
+        room = self._state[:, _LIMIT] - self._state[:, SIZE]
         for row in rows[room.take(rows) < MIN_ROOM].tolist():
             self._make_room(row)
-        room = self._state[_LIMIT] - self._state[SIZE]
+        room = self._state[:, _LIMIT] - self._state[:, SIZE]
         self._room = int(room.take(rows).min(initial=2**31))
 
     def _make_room(self, row: int) -> None:
         """Moves a text or makes a larger table where room is short; sets the limit of the text."""
-        size, _, _, _, _, _, start, capacity, table, num_lines = self._state[:, row].tolist()
+        size, _, _, _, _, _, start, capacity, table, num_lines = self._cells[row].tolist()
         if capacity - _MARGIN - size < MIN_ROOM:
             self._write(row, self._texts.data[start : start + size].copy())
         num_entries = int(np.count_nonzero(self._tables.units[table : table + num_lines]))
@@ -175,17 +173,17 @@ class NgramStore:
 
     def _set_limit(self, row: int, num_entries: int) -> None:
         """Sets the limit of a text by what its memory still holds in the worst case."""
-        size, _, _, _, _, _, _, capacity, _, num_lines = self._state[:, row].tolist()
+        size, _, _, _, _, _, _, capacity, _, num_lines = self._cells[row].tolist()
         free = _FILL_AT_MOST * num_lines - num_entries
-        self._cells[_LIMIT, row] = min(capacity - _MARGIN, size + free // len(self._lengths))
+        self._cells[row][_LIMIT] = min(capacity - _MARGIN, size + free // len(self._lengths))
 
     # n-grams of a whole text
 
     def _index(self, row: int) -> None:
         """Makes the table of a text and looks up its end."""
         end, length = self._enter_all(row)
-        self._cells[MATCH_END, row], self._cells[MATCH_LENGTH, row] = end, length
-        self._room = min(self._room, self._cells[_LIMIT, row] - self._cells[SIZE, row])
+        self._cells[row][MATCH_END], self._cells[row][MATCH_LENGTH] = end, length
+        self._room = min(self._room, self._cells[row][_LIMIT] - self._cells[row][SIZE])
 
     def _enter_all(self, row: int) -> tuple[int, int]:
         """Makes the table of a text, all but the n-grams at its end, with room for more.
@@ -193,7 +191,7 @@ class NgramStore:
         Returns:
             The match that a look-up of the end gives.
         """
-        size, start = self._cells[SIZE, row], self._cells[TEXT, row]
+        size, start = self._cells[row][SIZE], self._cells[row][TEXT]
         text = self._texts.data[start : start + size]
         found = []
         match = 0, 0
@@ -204,7 +202,7 @@ class NgramStore:
         num_entries = sum(len(firsts) for _, firsts in found)
         num_lines = (num_entries + MIN_ROOM * len(self._lengths)) // _FILL_AT_FIRST
         table = self._tables.lend(row, max(_MIN_LINES, num_lines))
-        mask = self._cells[MASK, row] = self._cells[NUM_LINES, row] - 1
+        mask = self._cells[row][MASK] = self._cells[row][NUM_LINES] - 1
         for n, firsts in found:
             windows = text.take(self._back[:n] + firsts)
             hashes = np.add.reduce(windows * self._multipliers[:n], axis=0)
@@ -215,7 +213,7 @@ class NgramStore:
                 lines, entries = lines.take(lost), entries.take(lost)
                 lines += self._tables.units[lines + table, -1] != 0
                 lines &= mask
-        self._cells[WAITING, row] = size
+        self._cells[row][WAITING] = size
         self._set_limit(row, num_entries)
         return match
 
@@ -236,3 +234,8 @@ class NgramStore:
             data[slots[has_room]] = entries[has_room]
         left: NDArray[np.int64] = (data.take(slots) != entries).nonzero()[0]
         return left
+
+
+def _rows_of(state: NDArray[np.int64]) -> list[memoryview]:
+    """The rows of a state for Python, which reads single elements faster from a memoryview."""
+    return [memoryview(row.data) for row in state]

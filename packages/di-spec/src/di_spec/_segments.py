@@ -7,6 +7,9 @@ __all__ = ["Segments"]
 
 _MIN_SIZE = 8
 
+_CACHE_LINE = 64
+"""Bytes."""
+
 
 class Segments:
     """Segments of one array, each of a power of two of units, one per row.
@@ -18,7 +21,7 @@ class Segments:
     Args:
         dtype: Type of the elements.
         width: Elements of a unit.
-        where: First unit and number of units of each row's segment, int64 [2, rows], 0 and 0 for
+        where: First unit and number of units of each row's segment, int64 [rows, 2], 0 and 0 for
             rows without. It is kept up to date here; the owner may put a larger one in its place.
 
     Attributes:
@@ -34,7 +37,7 @@ class Segments:
         self._released: dict[int, list[int]] = {}
         self._end = 0
         self.where = where
-        self._use(np.zeros(_MIN_SIZE * width, dtype))
+        self._use(_MIN_SIZE)
 
     def lend(self, row: int, num_units: int) -> int:
         """Gives a row a segment of zeros of at least `num_units` instead of the one it has.
@@ -53,30 +56,34 @@ class Segments:
                 self._move(size)
             start = self._end
             self._end += size
-        self.where[:, row] = start, size
+        self.where[row] = start, size
         return start
 
     def release(self, row: int) -> None:
         """Takes the segment of a row back, if it has one."""
-        start, size = self.where[:, row].tolist()
+        start, size = self.where[row].tolist()
         if size:
             self._released.setdefault(size, []).append(start)
-            self.where[:, row] = 0
+            self.where[row] = 0
 
     def _move(self, room: int) -> None:
         """Moves all segments into a new array with `room` for one more."""
         old, end = self.units, 0
-        num_units = 3 * (int(self.where[1].sum()) + room) // 2
-        self._use(np.zeros(num_units * self._width, self._dtype))
-        for row in np.flatnonzero(self.where[1]).tolist():
-            start, size = self.where[:, row].tolist()
+        num_units = 3 * (int(self.where[:, 1].sum()) + room) // 2
+        self._use(num_units)
+        for row in np.flatnonzero(self.where[:, 1]).tolist():
+            start, size = self.where[row].tolist()
             self.units[end : end + size] = old[start : start + size]
-            self.where[0, row] = end
+            self.where[row, 0] = end
             end += size
         self._released.clear()
         self._end = end
 
-    def _use(self, data: NDArray[np.signedinteger]) -> None:
-        self.data = data
-        self.view = memoryview(data.data)
-        self.units = data.reshape(-1, self._width)
+    def _use(self, num_units: int) -> None:
+        """Takes new memory, zeros, that begins with a cache line, so that units share none."""
+        size, spare = num_units * self._width, _CACHE_LINE // np.dtype(self._dtype).itemsize
+        memory = np.zeros(size + spare, self._dtype)
+        first = -memory.ctypes.data % _CACHE_LINE // memory.itemsize
+        self.data = memory[first : first + size]
+        self.view = memoryview(self.data.data)
+        self.units = self.data.reshape(-1, self._width)

@@ -11,25 +11,24 @@ a token that follows a long match costs a comparison, n-grams are entered withou
 end of a match needs a look-up for each length, and no text is searched twice: a token costs O(1). A
 look-up compares the tokens of what it finds, so that equal hashes never make a match.
 
-n-grams at the end of a text wait to be entered until its next look-up: until then nobody asks for
-them.
+n-grams at the end of a text may wait to be entered until its next look-up: until then nobody asks
+for them.
 
 A large batch is extended by numpy operations over all requests, whose number does not depend on the
 batch; the few cases that they cannot decide (a full line, equal hashes) and small batches are left
-to Python, request by request.
+to Python, request by request. Either path goes on where the other one stopped.
 """
 
-from collections.abc import Sequence
-from itertools import accumulate, islice
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, islice, pairwise, repeat
 from operator import mul
 
 import numpy as np
 from numpy.typing import NDArray
 
-from di_spec._new_tokens import NewTokens, check_lengths, columns, most_tokens, padded
+from di_spec._new_tokens import NewTokens, check_lengths, columns, padded
 from di_spec._ngram_store import (
     HASH_BITS,
-    LENGTH_BITS,
     LENGTH_SHIFT,
     LINE,
     MASK,
@@ -47,7 +46,7 @@ from di_spec._ngrams import HEAD, MAX_N, MULTIPLIERS
 
 __all__ = ["NgramIndex"]
 
-_MANY = 24
+_MANY = 18
 """Requests from which on numpy is faster than Python."""
 
 _MAX_STEP = 32
@@ -67,8 +66,14 @@ class NgramIndex(NgramStore):
 
     def __init__(self, min_n: int, max_n: int) -> None:
         super().__init__(min_n, max_n)
+        num_lengths = len(self._lengths)
+        # A match has `min_n` tokens at least, so that not more places have new n-grams behind it.
+        num_waiting = max(1, num_lengths - 1)
+        self._waiting_places = np.arange(num_waiting + 1)[:, None]
+        self._length_column = self._lengths[:, None, None]
+        self._length_bits = self._length_column << LENGTH_SHIFT
         self._is_beyond = np.arange(max_n)[:, None] >= np.arange(max_n + 1)  # of each length
-        self._waiting_places = np.arange(len(self._lengths) + 1)[:, None]
+        self._lengths_of_slots = np.repeat(self._lengths[::-1], LINE)
 
     def propose(
         self,
@@ -93,8 +98,7 @@ class NgramIndex(NgramStore):
         Raises:
             ValueError: If the lengths of the arguments differ.
         """
-        check_lengths(len(rows), new_token_ids, limits)
-        longest = most_tokens(new_token_ids)
+        longest = check_lengths(len(rows), new_token_ids, limits)
         while longest > _MAX_STEP:
             self.propose(rows, columns(new_token_ids, 0, _MAX_STEP), 0, 1)
             new_token_ids = columns(new_token_ids, _MAX_STEP, longest)
@@ -105,8 +109,8 @@ class NgramIndex(NgramStore):
                 new_token_ids.tolist() if isinstance(new_token_ids, np.ndarray) else new_token_ids
             )
             return self._propose_few(rows, lists, limits, width)
-        state = self._extend_many(rows, padded(new_token_ids, longest))
-        return self._continue_many(state, limits, width)
+        self._extend_many(rows, padded(new_token_ids, longest))
+        return self._continue_many(self._state.take(rows, 0), limits, width)
 
     # One request
 
@@ -118,32 +122,15 @@ class NgramIndex(NgramStore):
         width: int,
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """`propose`, text by text, each with room for its tokens; a -1 ends them."""
-        text, state, cells, max_n = self._texts.view, self._state, self._cells, self.max_n
+        text, max_n = self._texts.view, self.max_n
         tokens: list[int] = []
         numbers: list[int] = []
         matched: list[int] = []
-        if isinstance(limits, int):
-            limits = [limits] * len(rows)
-        for row, token_ids, limit in zip(rows.tolist(), new_token_ids, limits, strict=True):
-            size, end, length, waiting, _, mask, start, _, table, _ = state[:, row].tolist()
-            for token_id in token_ids:
-                if token_id < 0:
-                    break
-                text[start + size] = token_id
-                size += 1
-                length += 1
-                if text[start + end] == token_id:  # without a match this is the head
-                    end += 1
-                else:
-                    slot, last_slot = table * LINE, mask * LINE + LINE - 1
-                    if length - (size - waiting) < max_n:
-                        self._enter_waiting(start, size, length, waiting, slot, last_slot)
-                    end, length = self._look_up(start, size, slot, last_slot)
-                    waiting = size
-            cells[SIZE, row], cells[MATCH_END, row] = size, end
-            cells[MATCH_LENGTH, row], cells[WAITING, row] = length, waiting
-            number = max(0, min(limit, width)) if end else 0
-            drafts = text[start + end : start + min(end + number, size)].tolist()
+        most = repeat(limits) if isinstance(limits, int) else limits
+        for row, token_ids, limit in zip(rows.tolist(), new_token_ids, most, strict=False):
+            tail, match, length = self._extend(self._cells[row], token_ids)
+            number = max(0, min(limit, width)) if length else 0
+            drafts = text[match : min(match + number, tail)].tolist()
             while len(drafts) < number:
                 drafts += drafts[: number - len(drafts)]
             tokens += drafts
@@ -160,104 +147,148 @@ class NgramIndex(NgramStore):
             result[num_tokens + num_rows :],
         )
 
-    def _enter_waiting(
-        self, start: int, size: int, length: int, waiting: int, table: int, mask: int
-    ) -> None:
-        """Enters the n-grams that end before a place and wait.
+    def _extend(self, cells: memoryview, token_ids: Sequence[int]) -> tuple[int, int, int]:
+        """Adds tokens to a text that has room for them; a -1 ends them.
 
         Args:
-            start: Where the text starts.
-            size: The place.
-            length: Tokens since the beginning of the match that was followed up to there.
-            waiting: Where the n-grams that wait end.
-            table: First slot of the table.
-            mask: Number of its slots less one.
-        """
-        view, min_n, max_n = self._tables.view, self.min_n, self.max_n
-        for place in range(waiting, size):
-            known = max(length - (size - place), min_n - 1)
-            if known >= max_n:
-                return
-            last = start + place
-            window = self._texts.view[last - max_n : last].tolist()
-            window.reverse()
-            sums = accumulate(map(mul, window, _MULTIPLIERS))  # their last 64 bits are hashes
-            length_and_place = (known << LENGTH_SHIFT) + place
-            for value in islice(sums, known, None):
-                length_and_place += 1 << LENGTH_SHIFT
-                slot = table + (value * LINE & mask)
-                while view[slot]:
-                    slot = table + ((slot - table + 1) & mask)
-                view[slot] = value & HASH_BITS | length_and_place
+            cells: Its state.
+            token_ids: Tokens.
 
-    def _look_up(self, start: int, size: int, table: int, mask: int) -> tuple[int, int]:
-        """Place after the first occurrence of the longest n-gram before a place, and its length.
+        Returns:
+            Where the text ends, the place in it after its match, and the length of the match.
+        """
+        text = self._texts.view
+        size, end, length, waiting, _, _, start, _, table, num_lines = cells.tolist()
+        tail, match = start + size, start + end
+        begin = tail - length  # of the suffix that has a match
+        for token_id in token_ids:
+            if token_id < 0:
+                break
+            text[tail] = token_id
+            tail += 1
+            if text[match] == token_id:  # without a match this is the head
+                match += 1
+                continue
+            slots = self._slots(table, num_lines)
+            for place in range(start + waiting, min(tail, begin + self.max_n)):
+                known = max(place - begin, self.min_n - 1)
+                hashes = islice(self._hashes(place), known, None)
+                self._enter(slots, hashes, (known << LENGTH_SHIFT) + place - start)
+            end, length = self._look_up(slots, start, tail)
+            match, begin = start + end, tail - length
+            waiting = tail + 1 - start
+        length = tail - begin
+        cells[SIZE], cells[MATCH_END] = tail - start, match - start
+        cells[MATCH_LENGTH], cells[WAITING] = length, waiting
+        return tail, match, length
+
+    def _look_up(self, slots: memoryview, start: int, tail: int) -> tuple[int, int]:
+        """Looks the n-grams at the end of a text up, and enters those that are new.
 
         An n-gram that occurred has a shorter one that did, so that the first miss ends the search.
+
+        Args:
+            slots: Its table.
+            start: Where the text starts.
+            tail: Where it ends.
+
+        Returns:
+            Place after the first occurrence of the longest one, and its length; 0 and 0 without.
         """
-        text, view = self._texts.view, self._tables.view
-        after = start + size
-        value = found = length = 0
-        for n in range(1, self.max_n + 1):
-            value += text[after - n] * _MULTIPLIERS[n - 1]
-            if n < self.min_n:
-                continue
+        text, mask = self._texts.view, len(slots) - 1
+        found = length = 0
+        hashes = islice(self._hashes(tail), self.min_n - 1, None)
+        for n, value in enumerate(hashes, self.min_n):
             slot = value * LINE & mask
             key = value & HASH_BITS | n << LENGTH_SHIFT
-            while entry := view[table + slot]:
+            while entry := slots[slot]:
                 end = entry ^ key
                 if end <= PLACE_BITS:
                     at = start + end
-                    if text[at - n : at] == text[after - n : after]:
+                    # Where the shorter one was found only one more token is to be compared.
+                    if (
+                        text[at - n] == text[tail - n]
+                        if end == found
+                        else text[at - n : at] == text[tail - n : tail]
+                    ):
                         found, length = end, n
                         break
-                slot = (slot + 1) & mask
+                slot = slot + 1 & mask
             else:
+                slots[slot] = key | tail - start
+                self._enter(slots, hashes, (n << LENGTH_SHIFT) + tail - start)
                 break
         return found, length
 
+    def _enter(self, slots: memoryview, hashes: Iterable[int], length_and_place: int) -> None:
+        """Enters n-grams that are not in their table and end at one place.
+
+        Args:
+            slots: The table.
+            hashes: Of the n-grams, in their last 64 bits, shortest first.
+            length_and_place: Of the n-gram before the first one, as in an entry.
+        """
+        mask = len(slots) - 1
+        for value in hashes:
+            length_and_place += 1 << LENGTH_SHIFT
+            slot = value * LINE & mask
+            while slots[slot]:
+                slot = slot + 1 & mask
+            slots[slot] = value & HASH_BITS | length_and_place
+
+    def _slots(self, table: int, num_lines: int) -> memoryview:
+        """The table that begins with a line."""
+        return self._tables.view[table * LINE : (table + num_lines) * LINE]
+
+    def _hashes(self, tail: int) -> Iterator[int]:
+        """Hashes, in their last 64 bits, of the n-grams before a place of all texts' memory."""
+        window = self._texts.view[tail - self.max_n : tail].tolist()
+        window.reverse()
+        return accumulate(map(mul, window, _MULTIPLIERS))
+
     # Many requests
 
-    def _extend_many(self, rows: NDArray[np.int64], tokens: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _extend_many(self, rows: NDArray[np.int64], tokens: NDArray[np.int64]) -> None:
         """Adds tokens to texts that have room for all columns.
 
         Args:
             rows: Texts, [rows].
             tokens: Tokens with `HEAD` from the end of each row, [rows, most + 1].
-
-        Returns:
-            State of the texts, [10, rows].
         """
-        all_rows = rows
         counts = (tokens < 0).argmax(1)
         places = _PLACES[: tokens.shape[1]]
-        state, text = self._state.take(rows, axis=1), self._texts.data
-        tails, matches = state[: MATCH_END + 1] + state[TEXT]
-        text[tails[:, None] + places] = tokens
+        state, text = self._state.take(rows, 0), self._texts.data
+        starts = state[:, TEXT]
+        text[(state[:, SIZE] + starts)[:, None] + places] = tokens
         while True:
             # Where a match never ends it does at the token after the new ones, which is no token.
-            followed = (text.take(matches[:, None] + places) != tokens).argmax(1)
+            matches = (state[:, MATCH_END] + starts)[:, None] + places
+            followed = (text.take(matches) != tokens).argmax(1)
             moved = np.minimum(followed + 1, counts)
-            state[: MATCH_LENGTH + 1] += moved
+            state[:, : MATCH_LENGTH + 1] += moved[:, None]
             broken = (followed < counts).nonzero()[0]
             if len(broken):
-                self._look_up_many(state, broken)
-            self._state[: WAITING + 1, rows] = state[: WAITING + 1]
+                part = state.take(broken, 0)
+                self._look_up_many(part.T)
+                state[broken] = part
+            self._state[rows] = state
             left = (moved != counts).nonzero()[0]
-            if not len(left):
-                return state if rows is all_rows else self._state.take(all_rows, axis=1)
-            rows, counts, state = rows.take(left), (counts - moved).take(left), state.take(left, 1)
-            tails, matches = state[: MATCH_END + 1] + state[TEXT]
+            if len(left) < _MANY:
+                for i in left.tolist():
+                    self._extend(self._cells[rows[i]], tokens[i, moved[i] :].tolist())
+                return
+            rows, counts, state = rows.take(left), (counts - moved).take(left), state.take(left, 0)
+            starts = state[:, TEXT]
             places = _PLACES[: int(counts.max()) + 1]
-            tokens = text.take(tails[:, None] + places)
+            tokens = text.take((state[:, SIZE] + starts)[:, None] + places)
 
     def _continue_many(
         self, state: NDArray[np.int64], limits: int | Sequence[int], width: int
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """What followed the matches of texts; see `propose`."""
-        end, places = state[MATCH_END], np.arange(width)
-        at = (state[TEXT] + end)[:, None]
-        period = (state[SIZE] - end)[:, None]
+        """What followed the matches of texts with a state [rows, 10]; see `propose`."""
+        end, places = state[:, MATCH_END], np.arange(width)
+        at = (state[:, TEXT] + end)[:, None]
+        period = (state[:, SIZE] - end)[:, None]
         is_short = period < width  # where a text ends its own copy goes on
         tokens = self._texts.data.take(
             at + (places % period if np.count_nonzero(is_short) else places)
@@ -267,36 +298,32 @@ class NgramIndex(NgramStore):
         if not isinstance(limits, int) or limits < width or width > MAX_N:
             numbers = np.minimum(numbers, np.maximum(limits, 0))
             tokens[places >= numbers[:, None]] = HEAD  # otherwise they are those of the head
-        return tokens, numbers, np.minimum(state[MATCH_LENGTH], self.max_n)
+        return tokens, numbers, np.minimum(state[:, MATCH_LENGTH], self.max_n)
 
-    def _look_up_many(self, state: NDArray[np.int64], broken: NDArray[np.int64]) -> None:
-        """`_enter_waiting` and `_look_up` for some texts of a state."""
-        part = state.take(broken, axis=1)
-        size = part[SIZE]
+    def _look_up_many(self, part: NDArray[np.int64]) -> None:
+        """Enters the n-grams that wait and looks up the ends of texts with a state [10, texts]."""
+        size, starts = part[SIZE], part[TEXT]
         places = part[WAITING] + self._waiting_places
         places[-1] = size
-        windows = self._texts.data.take((part[TEXT] + places)[:, None] + self._back)
-        hashes = np.add.accumulate(windows * self._multipliers, axis=1)
-        hashes = hashes[:, self.min_n - 1 :]  # [places, lengths, texts]
+        windows = self._texts.data.take((starts + places) + self._back[:, None])
+        hashes = windows * self._multipliers[:, None]
+        for shorter, longer in pairwise(hashes):
+            longer += shorter
+        hashes = hashes[self.min_n - 1 :]  # [lengths, places, texts]
         lines = hashes & part[MASK]
         lines += part[TABLE]
         keys = hashes & HASH_BITS
         keys |= self._length_bits
 
-        waiting = places[:-1]
-        known = waiting + (part[MATCH_LENGTH] - size)
-        is_new = self._lengths[:, None] > known[:, None]
-        is_new &= (waiting < size)[:, None]
-        new = is_new.reshape(-1).nonzero()[0]
-        entries = (keys[:-1] | waiting[:, None]).reshape(-1).take(new)
-        left = self._put(lines[:-1].reshape(-1).take(new), entries)
+        is_new = self._length_column > places + (part[MATCH_LENGTH] - size)
+        is_new &= places < size
+        new = is_new.ravel().nonzero()[0]
+        entries = (keys | places).ravel().take(new)
+        left = self._put(lines.ravel().take(new), entries)
         if len(left):
-            self._put_each(part, hashes[:-1][is_new], entries, is_new.nonzero()[2], left)
-
-        ends, lengths = self._find(part, lines[-1, ::-1].T, keys[-1, ::-1].T, windows[-1])
-        state[MATCH_END, broken] = ends
-        state[MATCH_LENGTH, broken] = lengths
-        state[WAITING, broken] = size
+            self._put_each(part, hashes[is_new], entries, is_new.nonzero()[2], left)
+        part[WAITING] = size
+        self._find(part, lines[::-1, -1].T, keys[::-1, -1].T, windows[:, -1])
 
     def _put_each(
         self,
@@ -307,13 +334,10 @@ class NgramIndex(NgramStore):
         which: NDArray[np.int64],
     ) -> None:
         """Enters some of many n-grams, one by one; `texts` are columns of `part`."""
-        view = self._tables.view
         for i in which.tolist():
-            table, num_lines = part[TABLE : NUM_LINES + 1, texts[i]].tolist()
-            slot, mask = int(hashes[i]) * LINE, num_lines * LINE - 1
-            while view[table * LINE + (slot & mask)]:
-                slot += 1
-            view[table * LINE + (slot & mask)] = int(entries[i])
+            slots = self._slots(*part[TABLE : NUM_LINES + 1, texts[i]].tolist())
+            length_and_place = int(entries[i]) & ~HASH_BITS
+            self._enter(slots, [int(hashes[i])], length_and_place - (1 << LENGTH_SHIFT))
 
     def _find(
         self,
@@ -321,32 +345,32 @@ class NgramIndex(NgramStore):
         lines: NDArray[np.int64],
         keys: NDArray[np.int64],
         windows: NDArray[np.int64],
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """`_look_up` for several texts.
+    ) -> None:
+        """Looks the n-grams at the ends of several texts up.
 
         Args:
             part: Their state, [10, texts].
-            lines: Line of each n-gram at their ends, [texts, lengths], longest first.
+            lines: Line of each n-gram, [texts, lengths], longest first.
             keys: Hash and length of each as in an entry, [texts, lengths].
-            windows: Their last tokens, the last one first, [max_n, texts].
-
-        Returns:
-            Places after the first occurrences and lengths; 0 and 0 without.
+            windows: The last tokens of the texts, the last one first, [max_n, texts].
         """
-        entries = self._tables.units.take(lines, axis=0)
-        is_hit = (entries >> LENGTH_SHIFT) == (keys >> LENGTH_SHIFT)[:, :, None]
-        hits = is_hit.reshape(len(lines), -1).argmax(1)
-        hits += np.arange(0, is_hit.size, len(self._lengths) * LINE)
-        found = entries.reshape(-1).take(hits) * is_hit.reshape(-1).take(hits)
-        ends, lengths = found & PLACE_BITS, (found >> LENGTH_SHIFT) & LENGTH_BITS
+        entries = self._tables.units.take(lines, 0)
+        places = (entries ^ keys[:, :, None]).reshape(len(lines), -1)  # or more, without a hit
+        is_hit = places <= PLACE_BITS
+        slots = is_hit.argmax(1)
+        at = slots + np.arange(0, is_hit.size, is_hit.shape[1])
+        hit = is_hit.ravel().take(at)
+        ends = places.ravel().take(at) * hit
+        lengths = self._lengths_of_slots.take(slots) * hit
+        part[MATCH_END], part[MATCH_LENGTH] = ends, lengths
         is_same = self._texts.data.take((part[TEXT] + ends) + self._back) == windows
-        is_same |= self._is_beyond.take(lengths, axis=1)
+        is_same |= self._is_beyond.take(lengths, 1)
         full = entries[:, :, -1]
         if np.count_nonzero(is_same) == is_same.size and not np.count_nonzero(full):
-            return ends, lengths
+            return
         doubtful = ~is_same.all(0) | full.any(1)
         for i in doubtful.nonzero()[0].tolist():
             size, _, _, _, _, _, start, _, table, num_lines = part[:, i].tolist()
-            mask = num_lines * LINE - 1
-            ends[i], lengths[i] = self._look_up(start, size, table * LINE, mask)
-        return ends, lengths
+            match = self._look_up(self._slots(table, num_lines), start, start + size)
+            part[MATCH_END : MATCH_LENGTH + 1, i] = match
+            part[WAITING, i] += 1  # what is new has been entered

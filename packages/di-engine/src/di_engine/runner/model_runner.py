@@ -358,12 +358,9 @@ class ModelRunner:
         speculation, plan = self.speculation, sampled.plan
         if speculation is None:
             return None, None, None
-        num_emitted = sampled.num_emitted.numpy()
-        pairs = zip(sampled.token_ids.tolist(), num_emitted.tolist(), strict=True)
-        emitted = [token_ids[:count] for token_ids, count in pairs]
-        verification = speculation.verification(plan, sampled.rows, num_emitted)
+        verification = speculation.verification(plan, sampled.rows, sampled.num_emitted.numpy())
         num_drafts = speculation.accept_drafts(
-            plan, sampled.rows, sampled.drafts, emitted, verification
+            plan, sampled.rows, sampled.drafts, sampled.token_ids.numpy(), verification
         )
         if sampled.begun is not None and sampled.forwarded is not None:
             forward_s = sampled.forwarded.elapsed_ms(sampled.begun) / 1e3

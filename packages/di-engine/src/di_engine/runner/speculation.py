@@ -323,7 +323,7 @@ class Speculation:
         plan: StepPlan,
         rows: SampledRows,
         drafts: HostDrafts | None,
-        emitted: list[list[int]],
+        emitted: npt.NDArray[np.int64],
         verification: StepVerification,
     ) -> npt.NDArray[np.int64] | None:
         """Takes the drafts behind a collected step; returns their numbers by plan row.
@@ -332,7 +332,7 @@ class Speculation:
             plan: The step.
             rows: Its sampled rows.
             drafts: From `draft`, complete on the host.
-            emitted: Tokens of each sampled request.
+            emitted: Tokens of each sampled request, -1 behind the last, [R, most rows].
             verification: From `verification`.
 
         Returns:
@@ -358,7 +358,7 @@ class Speculation:
         drafter: HostDrafter,
         plan: StepPlan,
         rows: SampledRows,
-        emitted: list[list[int]],
+        emitted: npt.NDArray[np.int64],
         verification: StepVerification,
     ) -> npt.NDArray[np.int64]:
         counts = np.zeros(plan.num_rows, np.int64)
