@@ -9,7 +9,7 @@ tokens it cuts (see `di_spec.budget`).
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,8 +45,7 @@ class QKind(Enum):
     TOP_K = "top_k"
 
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
+class Proposal(NamedTuple):
     """Drafts of a batch of requests, padded to a common length.
 
     Attributes:

@@ -48,7 +48,7 @@ class NgramDrafter:
         self._index = NgramIndex(min_n, max_n)
         self._rows: dict[Hashable, int] = {}
         nothing = np.empty(0, np.int64)
-        self._batch: tuple[tuple[Hashable, ...], NDArray[np.int64]] = (), nothing
+        self._batch: tuple[list[Hashable], NDArray[np.int64]] = [], nothing
         self._last: tuple[Sequence[Hashable], NDArray[np.int64], NDArray[np.int64]]
         self._last = (), nothing, nothing
         self._accepted = np.full((max_n + 1, max_tokens), _PRIOR[0])
@@ -62,7 +62,7 @@ class NgramDrafter:
 
     def end(self, request_id: Hashable) -> None:
         """Forgets a request; see `Drafter.end`."""
-        self._batch = (), np.empty(0, np.int64)
+        self._batch = [], np.empty(0, np.int64)
         row = self._rows.pop(request_id, None)
         if row is not None:
             self._index.remove(row)
@@ -91,12 +91,12 @@ class NgramDrafter:
 
     def _rows_of(self, request_ids: Sequence[Hashable]) -> NDArray[np.int64]:
         """Rows of the index; those of the last step where the requests are the same."""
-        ids = tuple(request_ids)
+        ids = request_ids if isinstance(request_ids, list) else list(request_ids)
         if ids != self._batch[0]:
             rows = [self._rows[request_id] for request_id in ids]
             if len(set(rows)) < len(rows):
-                raise ValueError(f"`request_ids` must differ: got {list(ids)}")
-            self._batch = ids, np.array(rows, np.int64)
+                raise ValueError(f"`request_ids` must differ: got {ids}")
+            self._batch = ids.copy(), np.array(rows, np.int64)
         return self._batch[1]
 
     def observe(self, request_ids: Sequence[Hashable], num_accepted: Sequence[int]) -> None:

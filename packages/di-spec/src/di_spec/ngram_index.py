@@ -20,7 +20,7 @@ to Python, request by request. Either path goes on where the other one stopped.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, islice, pairwise, repeat
+from itertools import accumulate, islice, pairwise
 from operator import mul
 
 import numpy as np
@@ -51,6 +51,9 @@ _MANY = 18
 
 _MAX_STEP = 32
 """Most new tokens of a request that are taken at once."""
+
+_ONE_LONGER = 1 << LENGTH_SHIFT
+"""What entries of n-grams that end at the same place differ by, for each token more."""
 
 _PLACES = np.arange(_MAX_STEP + 1)
 _MULTIPLIERS: list[int] = MULTIPLIERS.tolist()
@@ -122,30 +125,23 @@ class NgramIndex(NgramStore):
         width: int,
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """`propose`, text by text, each with room for its tokens; a -1 ends them."""
-        text, max_n = self._texts.view, self.max_n
-        tokens: list[int] = []
-        numbers: list[int] = []
-        matched: list[int] = []
-        most = repeat(limits) if isinstance(limits, int) else limits
-        for row, token_ids, limit in zip(rows.tolist(), new_token_ids, most, strict=False):
-            tail, match, length = self._extend(self._cells[row], token_ids)
+        num_rows, max_n = len(rows), self.max_n
+        tokens = np.empty((num_rows, width), np.int64)
+        numbers, matched = np.empty(num_rows, np.int64), np.empty(num_rows, np.int64)
+        for i, row in enumerate(rows.tolist()):
+            tail, match, length = self._extend(self._cells[row], new_token_ids[i])
+            limit = limits if isinstance(limits, int) else limits[i]
             number = max(0, min(limit, width)) if length else 0
-            drafts = text[match : min(match + number, tail)].tolist()
+            numbers[i] = number
+            matched[i] = length if length < max_n else max_n
+            if number == width <= tail - match:
+                tokens[i] = self._texts.data[match : match + width]
+                continue
+            drafts = self._texts.view[match : min(match + number, tail)].tolist()
             while len(drafts) < number:
                 drafts += drafts[: number - len(drafts)]
-            tokens += drafts
-            if number < width:
-                tokens += [HEAD] * (width - number)
-            numbers.append(number)
-            matched.append(length if length < max_n else max_n)
-        num_rows = len(rows)
-        result = np.array(tokens + numbers + matched, np.int64)
-        num_tokens = num_rows * width
-        return (
-            result[:num_tokens].reshape(num_rows, width),
-            result[num_tokens : num_tokens + num_rows],
-            result[num_tokens + num_rows :],
-        )
+            tokens[i] = drafts + [HEAD] * (width - number)
+        return tokens, numbers, matched
 
     def _extend(self, cells: memoryview, token_ids: Sequence[int]) -> tuple[int, int, int]:
         """Adds tokens to a text that has room for them; a -1 ends them.
@@ -170,10 +166,8 @@ class NgramIndex(NgramStore):
                 match += 1
                 continue
             slots = self._slots(table, num_lines)
-            for place in range(start + waiting, min(tail, begin + self.max_n)):
-                known = max(place - begin, self.min_n - 1)
-                hashes = islice(self._hashes(place), known, None)
-                self._enter(slots, hashes, (known << LENGTH_SHIFT) + place - start)
+            if start + waiting < tail:
+                self._enter_waiting(slots, start, waiting, tail, begin)
             end, length = self._look_up(slots, start, tail)
             match, begin = start + end, tail - length
             waiting = tail + 1 - start
@@ -181,6 +175,23 @@ class NgramIndex(NgramStore):
         cells[SIZE], cells[MATCH_END] = tail - start, match - start
         cells[MATCH_LENGTH], cells[WAITING] = length, waiting
         return tail, match, length
+
+    def _enter_waiting(
+        self, slots: memoryview, start: int, waiting: int, tail: int, begin: int
+    ) -> None:
+        """Enters the n-grams that wait.
+
+        Args:
+            slots: The table.
+            start: Where the text starts.
+            waiting: First of its places, counted from there, whose n-grams wait.
+            tail: Where the text ends; the n-grams before this place are left alone.
+            begin: Where the suffix begins that has a match.
+        """
+        for place in range(start + waiting, min(tail, begin + self.max_n)):
+            known = max(place - begin, self.min_n - 1)
+            hashes = self._hashes(place, known)
+            self._enter(slots, hashes, (known << LENGTH_SHIFT) + place - start)
 
     def _look_up(self, slots: memoryview, start: int, tail: int) -> tuple[int, int]:
         """Looks the n-grams at the end of a text up, and enters those that are new.
@@ -195,11 +206,13 @@ class NgramIndex(NgramStore):
         Returns:
             Place after the first occurrence of the longest one, and its length; 0 and 0 without.
         """
-        text, mask = self._texts.view, len(slots) - 1
+        text, mask, last_slot = self._texts.view, len(slots) // LINE - 1, len(slots) - 1
         found = length = 0
-        hashes = islice(self._hashes(tail), self.min_n - 1, None)
-        for n, value in enumerate(hashes, self.min_n):
-            slot = value * LINE & mask
+        n = self.min_n - 1
+        hashes = self._hashes(tail, n)
+        for value in hashes:
+            n += 1
+            slot = (value & mask) * LINE
             key = value & HASH_BITS | n << LENGTH_SHIFT
             while entry := slots[slot]:
                 end = entry ^ key
@@ -213,7 +226,7 @@ class NgramIndex(NgramStore):
                     ):
                         found, length = end, n
                         break
-                slot = slot + 1 & mask
+                slot = slot + 1 & last_slot
             else:
                 slots[slot] = key | tail - start
                 self._enter(slots, hashes, (n << LENGTH_SHIFT) + tail - start)
@@ -228,23 +241,26 @@ class NgramIndex(NgramStore):
             hashes: Of the n-grams, in their last 64 bits, shortest first.
             length_and_place: Of the n-gram before the first one, as in an entry.
         """
-        mask = len(slots) - 1
+        mask, last_slot = len(slots) // LINE - 1, len(slots) - 1
         for value in hashes:
-            length_and_place += 1 << LENGTH_SHIFT
-            slot = value * LINE & mask
+            length_and_place += _ONE_LONGER
+            slot = (value & mask) * LINE
             while slots[slot]:
-                slot = slot + 1 & mask
+                slot = slot + 1 & last_slot
             slots[slot] = value & HASH_BITS | length_and_place
 
     def _slots(self, table: int, num_lines: int) -> memoryview:
         """The table that begins with a line."""
         return self._tables.view[table * LINE : (table + num_lines) * LINE]
 
-    def _hashes(self, tail: int) -> Iterator[int]:
-        """Hashes, in their last 64 bits, of the n-grams before a place of all texts' memory."""
+    def _hashes(self, tail: int, known: int) -> Iterator[int]:
+        """Hashes, in their last 64 bits, of the n-grams before a place of all texts' memory.
+
+        Shortest first, of those that are longer than `known`.
+        """
         window = self._texts.view[tail - self.max_n : tail].tolist()
         window.reverse()
-        return accumulate(map(mul, window, _MULTIPLIERS))
+        return islice(accumulate(map(mul, window, _MULTIPLIERS)), known, None)
 
     # Many requests
 
@@ -337,7 +353,7 @@ class NgramIndex(NgramStore):
         for i in which.tolist():
             slots = self._slots(*part[TABLE : NUM_LINES + 1, texts[i]].tolist())
             length_and_place = int(entries[i]) & ~HASH_BITS
-            self._enter(slots, [int(hashes[i])], length_and_place - (1 << LENGTH_SHIFT))
+            self._enter(slots, [int(hashes[i])], length_and_place - _ONE_LONGER)
 
     def _find(
         self,
