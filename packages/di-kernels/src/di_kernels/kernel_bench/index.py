@@ -14,7 +14,7 @@ from di_kernels.records import RecordPool, record_bytes
 _ENTRIES = 131_072
 _CANDIDATES = 2048
 # Requests, rows of each.
-_SHAPES = ((1, 1), (1, 2), (1, 4), (1, 256), (4, 1), (4, 4), (16, 1), (16, 2), (16, 4), (16, 6))
+_SHAPES = ((1, 1), (1, 4), (1, 256), (4, 1), (4, 4), (16, 1), (16, 2), (16, 4), (16, 6))
 
 
 def index_scores(source: Source) -> Iterator[Workload]:

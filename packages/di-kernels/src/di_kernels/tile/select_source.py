@@ -12,52 +12,87 @@ __device__ __forceinline__ unsigned di_score_key(unsigned bits) {
   if (bits == 0x80000000u) bits = 0u;
   return bits ^ (static_cast<unsigned>(static_cast<int>(bits) >> 31) | 0x80000000u);
 }
-__device__ __forceinline__ unsigned di_score_key(unsigned short bits) {
-  return di_score_key(static_cast<unsigned>(bits) << 16) >> 16;
+template <int kBits>
+__device__ __forceinline__ unsigned di_key_if(unsigned bits, bool is_there) {
+  return is_there ? di_score_key(bits << (32 - kBits)) >> (32 - kBits) : 0u;
 }
 
-// Key of the best of eight scores that follow each other, at most that of the largest finite one.
-__device__ __forceinline__ unsigned di_best_key(const unsigned* scores) {
-  unsigned bits[8], best = 0;
-  if ((reinterpret_cast<size_t>(scores) & 15) == 0) {
-    *reinterpret_cast<uint4*>(bits) = reinterpret_cast<const uint4*>(scores)[0];
-    *reinterpret_cast<uint4*>(bits + 4) = reinterpret_cast<const uint4*>(scores)[1];
-  } else {
+// Keys of four candidates, the best of eight scores each, at most that of the largest finite one.
+// All scores are asked for before the first is used; 16 bytes at a time where rows are aligned.
+__device__ __forceinline__ void di_best_keys(const unsigned* scores, const int* candidates,
+                                             unsigned* keys) {
+  unsigned bits[4][8];
+  const bool is_aligned = (reinterpret_cast<size_t>(scores) & 15) == 0;
 #pragma unroll
-    for (int entry = 0; entry < 8; ++entry) bits[entry] = scores[entry];
+  for (int i = 0; i < 4; ++i) {
+    const unsigned* eight = scores + 8ll * candidates[i];
+    if (is_aligned) {
+      *reinterpret_cast<uint4*>(bits[i]) = reinterpret_cast<const uint4*>(eight)[0];
+      *reinterpret_cast<uint4*>(bits[i] + 4) = reinterpret_cast<const uint4*>(eight)[1];
+    } else {
+#pragma unroll
+      for (int entry = 0; entry < 8; ++entry) bits[i][entry] = eight[entry];
+    }
   }
 #pragma unroll
-  for (int entry = 0; entry < 8; ++entry) best = max(best, di_score_key(bits[entry]));
-  return min(best, 0xFF7FFFFFu);
+  for (int i = 0; i < 4; ++i) {
+    keys[i] = 0;
+#pragma unroll
+    for (int entry = 0; entry < 8; ++entry) keys[i] = max(keys[i], di_score_key(bits[i][entry]));
+    keys[i] = min(keys[i], 0xFF7FFFFFu);
+  }
 }
-__device__ __forceinline__ unsigned di_best_key(const unsigned short* scores) {
-  unsigned pairs[4], best = 0;
-  if ((reinterpret_cast<size_t>(scores) & 15) == 0) {
-    *reinterpret_cast<uint4*>(pairs) = reinterpret_cast<const uint4*>(scores)[0];
-  } else {
+__device__ __forceinline__ void di_best_keys(const unsigned short* scores, const int* candidates,
+                                             unsigned* keys) {
+  unsigned pairs[4][4];
+  const bool is_aligned = (reinterpret_cast<size_t>(scores) & 15) == 0;
 #pragma unroll
-    for (int pair = 0; pair < 4; ++pair)
-      pairs[pair] = scores[2 * pair] | static_cast<unsigned>(scores[2 * pair + 1]) << 16;
+  for (int i = 0; i < 4; ++i) {
+    const unsigned short* eight = scores + 8ll * candidates[i];
+    if (is_aligned) {
+      *reinterpret_cast<uint4*>(pairs[i]) = *reinterpret_cast<const uint4*>(eight);
+    } else {
+#pragma unroll
+      for (int pair = 0; pair < 4; ++pair)
+        pairs[i][pair] = eight[2 * pair] | static_cast<unsigned>(eight[2 * pair + 1]) << 16;
+    }
   }
 #pragma unroll
-  for (int pair = 0; pair < 4; ++pair) {
-    best = max(best, di_score_key(pairs[pair] << 16) >> 16);
-    best = max(best, di_score_key(pairs[pair] & 0xFFFF0000u) >> 16);
+  for (int i = 0; i < 4; ++i) {
+    keys[i] = 0;
+#pragma unroll
+    for (int pair = 0; pair < 4; ++pair) {
+      keys[i] = max(keys[i], di_score_key(pairs[i][pair] << 16) >> 16);
+      keys[i] = max(keys[i], di_score_key(pairs[i][pair] & 0xFFFF0000u) >> 16);
+    }
+    keys[i] = min(keys[i], 0xFF7Fu);
   }
-  return min(best, 0xFF7Fu);
 }
 
-// Adds one to `counts[bin]` for every lane with `is_counted`; called by whole warps. Equal scores
-// would make 32 additions to one word, so a warp of one bin adds once.
+// Adds one to `counts[bin]`. The lanes of a warp that share a bin make one addition in hardware.
 __device__ __forceinline__ void di_count(unsigned* counts, unsigned bin, bool is_counted) {
-  if (!__any_sync(0xFFFFFFFFu, is_counted)) return;
-  int is_same;
-  __match_all_sync(0xFFFFFFFFu, is_counted ? bin : ~0u, &is_same);
-  if (is_same) {
-    if (threadIdx.x % 32 == 0) atomicAdd(counts + bin, 32u);
-  } else if (is_counted) {
-    atomicAdd(counts + bin, 1u);
+  if (is_counted) atomicAdd(counts + bin, 1u);
+}
+
+// Appends a warp's keys from `low` up and their places to its `size` packed ones, at most 64.
+template <int kKeys>
+__device__ __forceinline__ unsigned di_pack(const unsigned* keys, unsigned low, int place,
+                                            unsigned size, unsigned* packed_keys,
+                                            int* packed_places) {
+  const unsigned below = (1u << (threadIdx.x % 32)) - 1u;
+#pragma unroll
+  for (int s = 0; s < kKeys; ++s) {
+    const bool is_in = keys[s] >= low;
+    const unsigned votes = __ballot_sync(0xFFFFFFFFu, is_in);
+    if (votes == 0) continue;
+    const unsigned mine = size + __popc(votes & below);
+    if (is_in && mine < 64) {
+      packed_keys[mine] = keys[s];
+      packed_places[mine] = place + 32 * s;
+    }
+    size += __popc(votes);
   }
+  return size;
 }
 
 __device__ __forceinline__ unsigned di_scan_warp(unsigned value) {
@@ -85,10 +120,9 @@ __device__ __forceinline__ unsigned di_sum_warp(unsigned value) {
 __device__ __forceinline__ unsigned di_vote(bool value) {
   return __ballot_sync(0xFFFFFFFFu, value);
 }
-// Fewest bits to shift a number below `limit` << `shift` by, so that 2,048 bins hold it.
-__device__ __forceinline__ unsigned di_shift_for(unsigned limit, unsigned shift) {
-  const int wanted = static_cast<int>(shift) - 11 + 32 - __clz(limit - 1);
-  return wanted < 0 ? 0u : static_cast<unsigned>(wanted);
+// Fewest bits to shift by, so that 2,048 bins hold the numbers up to `most`.
+__device__ __forceinline__ unsigned di_shift_for(unsigned most) {
+  return static_cast<unsigned>(max(0, 21 - __clz(most)));
 }
 __device__ __forceinline__ unsigned di_before(unsigned votes) {
   return __popc(votes & ((1u << (threadIdx.x % 32)) - 1u));
@@ -96,8 +130,13 @@ __device__ __forceinline__ unsigned di_before(unsigned votes) {
 """
 
 CLUSTER = r"""
+// One warp's fence publishes what the block did before its barrier; a releasing arrival would be a
+// fence of every thread.
 __device__ __forceinline__ void di_sync_cluster() {
-  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+  __syncthreads();
+  if (threadIdx.x < 32) asm volatile("fence.acq_rel.cluster;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 // Shared address of the same word in another block of the cluster.
 __device__ __forceinline__ unsigned di_peer_address(const unsigned* word, int rank) {
