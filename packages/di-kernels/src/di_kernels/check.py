@@ -85,7 +85,7 @@ def _is_kernel_of(backend: Backend[..., object], op: str, device: str | torch.de
 def _cases(shapes: str, device: str | torch.device, batch_invariant: bool) -> Iterator[Case]:
     if shapes != KERNELS:
         return all_cases(SIZES[shapes], device, batch_invariant=batch_invariant)
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator(device).manual_seed(0)
     return kernel_cases(Source(torch.device(device), torch.bfloat16, batch_invariant, generator))
 
 

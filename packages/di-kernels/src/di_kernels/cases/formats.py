@@ -106,7 +106,7 @@ def _records(sizes: Sizes, source: Source, num_rows: int) -> Iterator[Case]:
     for record_format, quantiser in formats:
         width = record_bytes(record_format, dim)
         values = source.normal(num_rows, dim)
-        slots = torch.randperm(num_blocks * entries, generator=source.generator)[:num_rows]
+        slots = source.permutation(num_blocks * entries)[:num_rows]
         slots[num_rows // 2] = -1
         slots = slots.to(source.device)
 

@@ -64,7 +64,7 @@ def _empty_pool(x: torch.Tensor, slots: int) -> RecordPool:
 def _norm_rope_write(sizes: Sizes, source: Source, num_rows: int) -> Case:
     x, weight = source.normal(num_rows, sizes.head_dim), source.normal(sizes.head_dim)
     rotation = _rotation(sizes, source, num_rows)
-    slots = torch.randperm(num_rows + 3, generator=source.generator)[:num_rows].to(source.device)
+    slots = source.permutation(num_rows + 3)[:num_rows]
 
     def run(rows: torch.Tensor) -> Outputs:
         pool = _empty_pool(x, num_rows + 3)

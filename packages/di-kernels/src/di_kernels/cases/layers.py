@@ -107,8 +107,7 @@ def _indexer(sizes: Sizes, source: Source, num_rows: int) -> Iterator[Case]:
     ops.write_records(pool, slots, source.normal(pool.num_slots, dim))
     q = source.normal(num_rows, sizes.index_heads, dim)
     weights = source.normal(num_rows, sizes.index_heads)
-    table = torch.randperm(num_blocks + 1, generator=source.generator)[None, :num_blocks]
-    table = table.to(source.device)
+    table = source.permutation(num_blocks + 1)[None, :num_blocks]
     visible = source.integers(0, sizes.entries + 1, num_rows)
     visible[0] = sizes.entries
     requests = torch.zeros(num_rows, dtype=torch.int64, device=source.device)

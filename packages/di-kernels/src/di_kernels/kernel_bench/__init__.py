@@ -57,7 +57,8 @@ def run_kernel_bench(
     device: str | torch.device, *, op_filter: Sequence[str] = (), ceilings: Ceilings
 ) -> Iterator[BenchResult]:
     """Measures every way of every workload."""
-    source = Source(torch.device(device), torch.bfloat16, False, torch.Generator().manual_seed(0))
+    generator = torch.Generator(device).manual_seed(0)
+    source = Source(torch.device(device), torch.bfloat16, False, generator)
     for workloads, ops_of in _FAMILIES:
         if op_filter and not set(op_filter) & set(ops_of):
             continue

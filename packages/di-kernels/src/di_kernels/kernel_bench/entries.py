@@ -167,7 +167,7 @@ def _places(source: Source, num_rows: int) -> Iterator[tuple[ops.RecordPool, tor
     """Pools with slots for so many rows, and labels."""
     for index, where in ((0, "window ring"), (2, "blocks"), (4, "index pages")):
         pool = empty_pool(source, index, num_rows)
-        slots = torch.randperm(pool.num_slots, generator=source.generator)[:num_rows]
+        slots = source.permutation(pool.num_slots)[:num_rows]
         yield pool, slots.to(source.device), f"{num_rows}x{pool.head_dim} {pool.format}, {where}"
 
 
@@ -204,7 +204,7 @@ def _compressor(source: Source, num_rows: int) -> Workload:
     groups = torch.arange(RATIO * num_rows, device=source.device).view(num_rows, RATIO) + num_rows
     groups[::2, 0] = torch.arange(num_rows, device=source.device)[::2]
     pool = empty_pool(source, 2, num_rows)
-    slots = torch.randperm(pool.num_slots, generator=source.generator)[:num_rows]
+    slots = source.permutation(pool.num_slots)[:num_rows]
     slots, rotation = slots.to(source.device), rotations(source, num_rows)
     weight, dtype = source.wide(HEAD_DIM), torch.bfloat16
     call = functools.partial(

@@ -63,7 +63,7 @@ def _work(source: Source, pool: RecordPool, requests: int, rows: int) -> Scored:
     """Rows of requests whose pages lie anywhere."""
     pages = _ENTRIES // pool.entries_per_block
     num_rows = requests * rows
-    tables = torch.randperm(16 * pages, generator=source.generator)[: requests * pages]
+    tables = source.permutation(16 * pages)[: requests * pages]
     return Scored(
         source.normal(num_rows, HEADS, DIM),
         source.normal(num_rows, HEADS),

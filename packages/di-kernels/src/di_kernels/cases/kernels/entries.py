@@ -55,7 +55,7 @@ def empty_pool(source: Source, index: int, num_rows: int) -> RecordPool:
 
 def _slots(source: Source, pool: RecordPool, num_rows: int) -> torch.Tensor:
     """Different slots in any order; some rows have none."""
-    slots = torch.randperm(pool.num_slots, generator=source.generator)[:num_rows]
+    slots = source.permutation(pool.num_slots)[:num_rows]
     slots[num_rows // 2 :: 5] = -1
     return slots.to(source.device)
 
@@ -220,7 +220,7 @@ def _compressor_cases(source: Source, num_rows: int) -> Iterator[Case]:
 
 def _state_write_case(source: Source, rows_in: torch.Tensor) -> Case:
     num_rows = len(rows_in)
-    slots = torch.randperm(num_rows + 3, generator=source.generator)[:num_rows].to(source.device)
+    slots = source.permutation(num_rows + 3)[:num_rows]
     slots[::3] = -1
 
     def run(rows: torch.Tensor) -> Outputs:

@@ -49,7 +49,8 @@ Experts = (
 def cases(source: Source) -> Iterator[Case]:
     """A linear, and experts, which quantise the input of both products."""
     # Weights take seconds to draw, so only a run of these cases draws them, out of turn.
-    own = dataclasses.replace(source, generator=torch.Generator().manual_seed(1))
+    generator = torch.Generator(source.generator.device).manual_seed(1)
+    own = dataclasses.replace(source, generator=generator)
     matrix = functools.cache(lambda: _matrix(own))
     experts = functools.cache(lambda: _experts(own))
     for num_rows in _ROWS:
