@@ -191,10 +191,18 @@ def test_parts_cover_the_columns_and_none_is_empty(steps, tokens):
 
 
 @pytest.mark.parametrize(
-    ("row_tiles", "steps", "parts"), [(14, 20, 8), (256, 5, 1), (64, 16, 4), (40, 9, 4), (1, 1, 1)]
-)
-def test_blocks_of_a_cluster_share_the_columns_while_the_device_holds_them(row_tiles, steps, parts):
-    assert linears.few_rows_parts(row_tiles, steps, 264) == parts
+    ("rows", "columns", "sums", "parts"),
+    [(32768, 1280, "whole", 1), (8192, 4096, "split", 2), (5120, 8192, "split", 3),
+     (1792, 5120, "cluster", 8), (4608, 5120, "split", 3), (5120, 2304, "split", 3),
+     (128, 256, "whole", 1)],
+)  # fmt: skip
+@pytest.mark.parametrize("num_rows", [1, 9, 32])
+def test_few_rows_are_cut_by_the_width_of_the_matrix(num_rows, rows, columns, sums, parts):
+    plan = linears.few_rows_plan(num_rows, rows // 64, columns, 132, False)
+    assert (plan.sums, plan.parts) == (sums, parts)
+    assert columns // 256 <= plan.parts * plan.part_steps
+    alone = linears.few_rows_plan(num_rows, rows // 64, columns, 132, True)
+    assert (alone.sums, alone.parts, alone.part_steps) == ("whole", 1, columns // 256)
 
 
 def test_every_op_with_kernels_builds_for_sm100_except_where_a_reason_is_given():

@@ -15,17 +15,21 @@ from di_kernels.records import RecordPool
 from di_kernels.registry import use_backend
 from di_kernels.tile.toolchain import TILELANG
 
+_ROWS = (1, 6, 16, 64, 256, 2048)
+
 
 def sparse_attention(source: Source) -> Iterator[Workload]:
     """Both record formats, and the window alone."""
     window, sink = widths.window_pool(source, 40_000), source.wide(widths.HEADS)
+    queries = source.normal(_ROWS[-1], widths.HEADS, widths.HEAD_DIM)
+    entries = source.normal(128_000, widths.HEAD_DIM)
     for name, selected, width in (
         ("nvfp4", widths.record_pool(source, "nvfp4", 128, 1000), 512),
         ("mxfp8", widths.record_pool(source, "mxfp8", 64, 1000), 512),
         ("window", None, 0),
     ):
-        for num_rows in (1, 6, 16, 64, 256, 2048):
-            q = source.normal(num_rows, widths.HEADS, widths.HEAD_DIM)
+        for num_rows in _ROWS:
+            q = queries[:num_rows]
             slots = source.integers(0, window.num_slots, num_rows, 128).to(torch.int32)
             chosen = None
             moved = 2 * q.nbytes + slots.numel() * 528
@@ -47,7 +51,7 @@ def sparse_attention(source: Source) -> Iterator[Workload]:
 
             ways = {"tilelang": on_tilelang(ours)}
             if num_rows <= 256:
-                ways["torch bf16"] = _gathered_attention(source, q, slots, chosen)
+                ways["torch bf16"] = _gathered_attention(entries, q, slots, chosen)
             flops = 4 * num_rows * widths.HEADS * widths.HEAD_DIM * (128 + width)
             yield Workload("sparse_attention", f"{name}, {num_rows} rows", ways, moved, flops)
             if name != "mxfp8":
@@ -75,10 +79,9 @@ def _rotated_ways(
 
 
 def _gathered_attention(
-    source: Source, q: torch.Tensor, slots: torch.Tensor, chosen: torch.Tensor | None
+    entries: torch.Tensor, q: torch.Tensor, slots: torch.Tensor, chosen: torch.Tensor | None
 ) -> Callable[[], object]:
     """Entries kept in bfloat16, gathered, then attended by torch; the sink is left out."""
-    entries = source.normal(128_000, widths.HEAD_DIM)
     places = slots if chosen is None else torch.cat((slots, chosen), dim=1)
     flat = places.flatten().long() % entries.shape[0]
 

@@ -13,7 +13,7 @@ from di_kernels.cases.kernels import release as widths
 from di_kernels.fragments import MXFP8FragmentWeight, mxfp8_to_fragment_order
 from di_kernels.kernel_bench.timing import Workload, on_tilelang
 from di_kernels.tile import linears
-from di_kernels.tile.catalogue.few_rows import few_rows_options, few_rows_tile
+from di_kernels.tile.catalogue.few_rows import build_few_rows, few_rows_options
 from di_kernels.tile.toolchain import architecture_of, compile_kernel
 
 _ORDER = ("wq_a + wkv", "wq_b", "wo_a", "wo_b", "shared w1 + w3", "shared w2")
@@ -59,20 +59,21 @@ def _overlapping(products: _Products) -> None:
 
 
 def _in_turn(products: _Products) -> None:
-    """The same kernels built without dependent launches."""
+    """The same products built without dependent launches (the sum over parts keeps its own)."""
     for x, weight in products:
         multiprocessors = torch.cuda.get_device_properties(x.device).multi_processor_count
-        plan = linears.few_rows_plan(x, weight, multiprocessors)
+        plan = linears.few_rows_plan(
+            x.shape[0], weight.codes.shape[0], x.shape[2], multiprocessors, False
+        )
         out = x.new_empty(*x.shape[:2], weight.shape[0] // x.shape[1])
-        linears.launch_few_rows(_without_overlap(*plan, x.device), x, weight, out)
+        kernel = _without_overlap(plan.tokens, plan.sums, x.device)
+        linears.launch_few_rows(plan, kernel, x, weight, out)
 
 
 @functools.cache
-def _without_overlap(tokens: int, parts: int, device: torch.device) -> Callable[..., None]:
-    from di_kernels.tile.few_rows import few_rows_linear
-
+def _without_overlap(tokens: int, sums: str, device: torch.device) -> Callable[..., None]:
     architecture = architecture_of(device)
-    kernel = few_rows_linear(few_rows_tile(tokens, architecture), parts, overlaps_launch=False)
+    kernel = build_few_rows(architecture, tokens=tokens, sums=sums, overlaps_launch=False)
     return compile_kernel(kernel, architecture, few_rows_options(tokens))
 
 

@@ -38,13 +38,16 @@ MAX_KEYS = 1024
 _PRODUCERS = 128
 
 
-def sparse_attention(selected_format: str, *, is_split: bool, has_wgmma: bool) -> object:
+def sparse_attention(
+    selected_format: str, *, is_split: bool, has_wgmma: bool, has_rotation: bool
+) -> object:
     """Attention of one row and one part of its keys per thread block.
 
     Args:
         selected_format: Record format of the selected entries; window entries are `mxfp8`.
         is_split: Give unnormalised float32 sums of every part instead of the result.
         has_wgmma: Scores by wgmma of sm_90a, which waits for nothing but itself.
+        has_rotation: Rotate where asked to; without, `rotates` must be 0.
     """
     num_rows, window_columns, selected_columns = T.dynamic(
         "num_rows, window_columns, selected_columns"
@@ -124,19 +127,22 @@ def sparse_attention(selected_format: str, *, is_split: bool, has_wgmma: bool) -
             span[2] = T.min(part_tiles, span[0] + T.ceildiv(selected_width, TILE) - span[1])
             factor = scale * T.float32(LOG2_E * KEY_SCALE)
 
+            if is_split and has_wgmma:
+                T.pdl_trigger()  # `merge_parts` may be launched, it waits by itself
+
             # Queries come through the threads that multiply, places of records through those that
             # gather: two latencies side by side.
             if tx < 256:
-                if tx % 64 < passed // 8:
-                    for step in T.unroll(16):
-                        for v in T.vectorized(8):
-                            q_values[step * 8 + v] = q[row, step * 4 + tx // 64, tx % 64 * 8 + v]
-                for step in T.unroll(2):
+                for step in T.unroll(16):
                     for v in T.vectorized(8):
-                        q_turned[step * 8 + v] = q[
-                            row, step * 32 + tx // 8, passed + tx % 8 * 8 + v
-                        ]
-                if rotates != 0:
+                        q_values[step * 8 + v] = q[row, step * 4 + tx // 64, tx % 64 * 8 + v]
+                if has_rotation and rotates != 0:
+                    # Every thread turns two eighths of the last channels of a head.
+                    for step in T.unroll(2):
+                        for v in T.vectorized(8):
+                            q_turned[step * 8 + v] = q[
+                                row, step * 32 + tx // 8, passed + tx % 8 * 8 + v
+                            ]
                     load_angles(cosines, sines, row, tx % 8 * 8, cosine, sine)
                     for step in T.unroll(2):
                         T.call_extern(
@@ -147,25 +153,24 @@ def sparse_attention(selected_format: str, *, is_split: bool, has_wgmma: bool) -
                             T.access_ptr(sine, "r"),
                             T.float32(1),
                         )
-                if tx % 64 < passed // 8:
-                    for step in T.unroll(16):
                         T.call_extern(
                             "handle",
                             "di_interleave_halves",
-                            T.access_ptr(q_values[step * 8], "r", 8),
+                            T.access_ptr(q_turned[step * 8], "r", 8),
                             T.access_ptr(reordered, "w"),
                         )
                         for v in T.vectorized(8):
-                            q_s[step * 4 + tx // 64, tx % 64 * 8 + v] = reordered[v]
-                for step in T.unroll(2):
+                            q_s[step * 32 + tx // 8, passed + tx % 8 * 8 + v] = reordered[v]
+                for step in T.unroll(16):
                     T.call_extern(
                         "handle",
                         "di_interleave_halves",
-                        T.access_ptr(q_turned[step * 8], "r", 8),
+                        T.access_ptr(q_values[step * 8], "r", 8),
                         T.access_ptr(reordered, "w"),
                     )
-                    for v in T.vectorized(8):
-                        q_s[step * 32 + tx // 8, passed + tx % 8 * 8 + v] = reordered[v]
+                    if not has_rotation or rotates == 0 or tx % 64 < passed // 8:
+                        for v in T.vectorized(8):
+                            q_s[step * 4 + tx // 64, tx % 64 * 8 + v] = reordered[v]
                 T.fence_proxy_async()
             else:
                 for step in T.serial(T.ceildiv(span[2] * TILE, _PRODUCERS)):

@@ -8,10 +8,11 @@ load and the last. So the launch does not wait for the kernel before it: a produ
 the pipeline with weights, which nobody writes, then waits (programmatic dependent launch), then
 loads its rows of x. The next kernel may start once every block of this one runs.
 
-Parts of the columns are the blocks of a cluster. Their float32 sums stay in shared memory, and
-every block adds a share of all parts' sums, first to last: a fixed order without a second launch.
+Narrow matrices are cut into parts of the columns. Where parts are the blocks of a cluster their
+float32 sums stay in shared memory, and every block adds a share of all parts' sums, first to last;
+where there are too many blocks for clusters, `sum_of_parts` adds them. Both orders are fixed.
 
-Buffers as in `di_kernels.tile.gemm`; y is bfloat16. sm_90 and later.
+Buffers as in `di_kernels.tile.gemm`. sm_90 and later.
 """
 
 import tilelang.language as T
@@ -66,21 +67,26 @@ def _multiply_macro(tile: GemmTile):
     return overlapped if tile.overlaps else one_after_another
 
 
-def few_rows_linear(tile: GemmTile, parts: int, *, overlaps_launch: bool = True) -> object:
+def few_rows_linear(
+    tile: GemmTile, cluster: int = 1, *, is_split: bool = False, overlaps_launch: bool = True
+) -> object:
     """Block-diagonal product: group g of every row with matrix g; one group is a plain linear.
 
     Args:
         tile: How the work is cut; `tile.threads` threads multiply.
-        parts: Parts of the columns, the blocks of a cluster; 1 for no cluster.
+        cluster: Parts of the columns, as blocks of a cluster; 1 for none.
+        is_split: Any number of parts instead, with sums of their own (float32).
         overlaps_launch: Start before the kernel before it is done. False to measure what it gains.
     """
     num_groups, row_blocks, blocks = T.dynamic("num_groups, row_blocks, blocks")
     num_rows, size = T.dynamic("num_rows, size")
+    parts = T.dynamic("parts") if is_split else cluster
+    out_parts, out_dtype = (parts, "float32") if is_split else (1, "bfloat16")
     code_words, scale_words = CODE_WORDS[tile.weight], SCALE_WORDS[tile.weight]
     rows, tokens, groups = tile.weight_rows, tile.tokens, tile.warp_groups
     depth, stages, consumers = tile.stage_blocks, tile.stages, tile.threads
     multiply_stage = _multiply_macro(tile)
-    share = rows // parts
+    share = rows // cluster
     quads = tokens * share // 4
 
     @T.macro
@@ -102,15 +108,16 @@ def few_rows_linear(tile: GemmTile, parts: int, *, overlaps_launch: bool = True)
         codes: T.Tensor((num_groups, row_blocks, blocks, code_words), "uint32"),
         scales: T.Tensor((num_groups, row_blocks, blocks, scale_words), "uint32"),
         x: T.Tensor((num_rows, size), "bfloat16"),
-        y: T.Tensor((num_rows, num_groups, row_blocks, BLOCK), "bfloat16"),
+        part_steps: T.int32,
+        y: T.Tensor((out_parts, num_rows, num_groups, row_blocks, BLOCK), out_dtype),
     ):
         with T.Kernel(
-            row_blocks // groups * parts,
+            row_blocks // groups,
             T.ceildiv(num_rows, tokens),
-            num_groups,
+            num_groups * parts,
             threads=consumers + _PRODUCERS,
-            cluster_dims=parts if parts > 1 else None,
-        ) as (bx, by, group):
+            cluster_dims=(1, 1, cluster) if cluster > 1 else None,
+        ) as (bx, by, bz):
             T.import_source(COMMON + WEIGHTS + PEERS)
             if tile.blocks_per_sm > 1:
                 T.annotate_min_blocks_per_sm(tile.blocks_per_sm)
@@ -126,9 +133,9 @@ def few_rows_linear(tile: GemmTile, parts: int, *, overlaps_launch: bool = True)
             full = T.alloc_barrier(arrive_count=[_PRODUCERS] * stages)
             free = T.alloc_barrier(arrive_count=[consumers] * stages)
             tx = T.get_thread_binding()
-            part = bx % parts
-            first_block = bx // parts * groups
-            part_steps = T.ceildiv(blocks // depth, parts)
+            group = bz // parts
+            part = bz % parts
+            first_block = bx * groups
             begin = part * part_steps
             count = T.min(part_steps, blocks // depth - begin)
             if overlaps_launch:
@@ -171,30 +178,34 @@ def few_rows_linear(tile: GemmTile, parts: int, *, overlaps_launch: bool = True)
             if tx < consumers:
                 for i, j in T.Parallel(rows, tokens):
                     sums_s[j, i] = total[i, j]
-            if parts > 1:
+            if cluster > 1:
                 T.call_extern("handle", "di_sync_peers")
             else:
                 T.sync_threads()
             for step in T.serial(T.ceildiv(quads, consumers)):
                 place = step * consumers + tx
                 token = place // (share // 4)
-                row = part * share + place % (share // 4) * 4
+                row = (part * share if cluster > 1 else 0) + place % (share // 4) * 4
                 if tx < consumers and place < quads and by * tokens + token < num_rows:
                     for v in T.unroll(4):
                         quad[v] = sums_s[token, row + v]
-                    if parts > 1:
+                    if cluster > 1:
                         T.call_extern(
                             "handle",
                             "di_sum_of_peers",
                             T.access_ptr(sums_s[token, row], "r", 4),
-                            parts,
+                            cluster,
                             T.access_ptr(quad, "w"),
                         )
                     for v in T.vectorized(4):
                         y[
-                            by * tokens + token, group, first_block + row // BLOCK, row % BLOCK + v
+                            part if is_split else 0,
+                            by * tokens + token,
+                            group,
+                            first_block + row // BLOCK,
+                            row % BLOCK + v,
                         ] = quad[v]
-            if parts > 1:
+            if cluster > 1:
                 T.call_extern("handle", "di_sync_peers")
 
     return kernel

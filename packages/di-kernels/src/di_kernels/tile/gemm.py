@@ -27,6 +27,9 @@ import tilelang.language as T
 from di_kernels.tile.cuda_source import COMMON, SWIGLU, WEIGHTS
 
 BLOCK = 64
+MAX_PARTS = 8
+"""Most parts that `sum_of_parts` adds."""
+
 CODE_WORDS = {"mxfp4": 512, "mxfp8": 1024}
 SCALE_WORDS = {"mxfp4": 32, "mxfp8": 8}
 
@@ -362,7 +365,7 @@ def grouped_gemm(tile: GemmTile, *, is_split: bool) -> object:
 
 
 def sum_of_parts(*, overlaps_launch: bool) -> object:
-    """Sum over the first dimension of (parts, values) float32, first to last, as bfloat16.
+    """Sum over the first dimension of (up to 8 parts, values) float32, first to last, as bfloat16.
 
     With `overlaps_launch` the launch overlaps the kernel before it (sm_90 and later).
     """
@@ -374,17 +377,26 @@ def sum_of_parts(*, overlaps_launch: bool) -> object:
         y: T.Tensor((num_values,), "bfloat16"),
     ):
         with T.Kernel(T.ceildiv(num_values, 512), threads=128) as bx:
+            loaded = T.alloc_local((MAX_PARTS * 4,), "float32")
             total = T.alloc_local((4,), "float32")
             tx = T.get_thread_binding()
             if overlaps_launch:
+                T.pdl_trigger()
                 T.pdl_sync()
             place = bx * 512 + tx * 4
             if place < num_values:
-                for v in T.vectorized(4):
+                # All loads before the first sum: their latency is paid once.
+                for part in T.unroll(MAX_PARTS):
+                    for v in T.unroll(4):
+                        loaded[part * 4 + v] = 0
+                    if part < num_parts:
+                        for v in T.vectorized(4):
+                            loaded[part * 4 + v] = parts[part, place + v]
+                for v in T.unroll(4):
                     total[v] = 0
-                for part in T.serial(num_parts):
-                    for v in T.vectorized(4):
-                        total[v] += parts[part, place + v]
+                for part in T.unroll(MAX_PARTS):
+                    for v in T.unroll(4):
+                        total[v] += loaded[part * 4 + v]
                 for v in T.vectorized(4):
                     y[place + v] = total[v]
 

@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 
 from di_kernels.fragments import MXFP8FragmentWeight
 from di_kernels.ops.quantize import mxfp8_fake_quantize
 from di_kernels.tile.catalogue import kernel_for
-from di_kernels.tile.catalogue.few_rows import FEW_ROWS_TILES, PARTS, few_rows_name
+from di_kernels.tile.catalogue.few_rows import CLUSTER, FEW_ROWS_TILES, few_rows_name
 from di_kernels.tile.catalogue.products import LINEAR_TILES, linear_name
+
+
+class FewRowsPlan(NamedTuple):
+    """How a product of few rows is cut.
+
+    Args:
+        tokens: Rows per tile.
+        sums: `whole`, `cluster` or `split`.
+        parts: Parts of the columns.
+        part_steps: Pipeline steps of a part.
+    """
+
+    tokens: int
+    sums: str
+    parts: int
+    part_steps: int
+
 
 # Most parts of the columns: sums of few rows are small, but so is what is left to divide.
 _MAX_PARTS = {8: 4, 16: 4, 32: 4, 64: 4, 128: 8, 256: 8}
@@ -30,18 +48,6 @@ def parts_for(row_blocks: int, token_tiles: int, steps: int, tokens: int, slots:
     wanted = min(_MAX_PARTS[tokens], fitting, max(1, steps // 2))
     part_steps = -(-steps // wanted)
     return -(-steps // part_steps)
-
-
-def few_rows_parts(row_tiles: int, steps: int, slots: int) -> int:
-    """Parts of the columns where they are blocks of a cluster: fewest steps in a row, fewest parts.
-
-    Args:
-        row_tiles: Thread blocks without parts, all groups together.
-        steps: Pipeline steps of the whole columns.
-        slots: Thread blocks the device works on at a time.
-    """
-    fitting = [parts for parts in PARTS if parts == 1 or row_tiles * parts <= slots]
-    return min(fitting, key=lambda parts: (-(-steps // parts), parts))
 
 
 def mxfp8_linear(
@@ -68,34 +74,65 @@ def grouped_linear(
         return out
     multiprocessors = torch.cuda.get_device_properties(x.device).multi_processor_count
     if num_rows <= max(FEW_ROWS_TILES):
-        tokens, parts = few_rows_plan(x, weight, multiprocessors)
-        kernel = kernel_for(few_rows_name(tokens, 1 if batch_invariant else parts), x.device)
-        launch_few_rows(kernel, x, weight, out)
+        row_blocks, size = weight.codes.shape[0], weight.shape[1]
+        plan = few_rows_plan(num_rows, row_blocks, size, multiprocessors, batch_invariant)
+        launch_few_rows(plan, kernel_for(few_rows_name(*plan[:2]), x.device), x, weight, out)
     else:
         _launch_tiles(x, weight, out, multiprocessors, batch_invariant=batch_invariant)
     return out if out_dtype == out.dtype else out.to(out_dtype)
 
 
 def few_rows_plan(
-    x: torch.Tensor, weight: MXFP8FragmentWeight, multiprocessors: int
-) -> tuple[int, int]:
-    """Rows per tile, and parts of the columns."""
-    num_rows, _, size = x.shape
+    num_rows: int, row_blocks: int, size: int, multiprocessors: int, batch_invariant: bool
+) -> FewRowsPlan:
+    """A cluster for a matrix so narrow that all its parts run at once, one per multiprocessor.
+
+    Two blocks of clusters per multiprocessor were slower than parts summed by a second kernel.
+
+    Args:
+        num_rows: Rows of x.
+        row_blocks: Weight rows / 64, all groups together.
+        size: Columns.
+        multiprocessors: Of the device.
+        batch_invariant: No parts.
+    """
     tokens = next(tile for tile in FEW_ROWS_TILES if num_rows <= tile)
-    warp_groups, depth, _, blocks_per_sm = FEW_ROWS_TILES[tokens]
-    row_tiles = weight.codes.shape[0] // warp_groups
-    return tokens, few_rows_parts(row_tiles, size // (64 * depth), blocks_per_sm * multiprocessors)
+    warp_groups, depth = FEW_ROWS_TILES[tokens][:2]
+    steps = size // (64 * depth)
+    if batch_invariant:
+        return FewRowsPlan(tokens, "whole", 1, steps)
+    if row_blocks // warp_groups * CLUSTER <= multiprocessors and steps >= CLUSTER:
+        return FewRowsPlan(tokens, "cluster", CLUSTER, -(-steps // CLUSTER))
+    parts = parts_for(row_blocks, 1, steps, tokens, warp_groups * multiprocessors)
+    return FewRowsPlan(tokens, "split" if parts > 1 else "whole", parts, -(-steps // parts))
 
 
 def launch_few_rows(
-    kernel: Callable[..., None], x: torch.Tensor, weight: MXFP8FragmentWeight, out: torch.Tensor
+    plan: FewRowsPlan,
+    kernel: Callable[..., None],
+    x: torch.Tensor,
+    weight: MXFP8FragmentWeight,
+    out: torch.Tensor,
 ) -> None:
-    """One launch; x of shape (rows, groups, columns), `out` of (rows, groups, weight rows)."""
+    """The product, and the sum over parts of a split one.
+
+    Args:
+        plan: How it is cut.
+        kernel: The plan's kernel.
+        x: Shape (rows, groups, columns).
+        weight: The matrices, group after group.
+        out: Shape (rows, groups, weight rows of a group).
+    """
     num_rows, groups, size = x.shape
+    target = out
+    if plan.sums == "split":
+        target = out.new_empty((plan.parts, *out.shape), dtype=torch.float32)
     kernel(
-        *_words(weight, groups), x.reshape(num_rows, groups * size),
-        out.view(num_rows, groups, -1, 64),
+        *_words(weight, groups), x.reshape(num_rows, groups * size), plan.part_steps,
+        target.view(-1, num_rows, groups, out.shape[2] // 64, 64),
     )  # fmt: skip
+    if plan.sums == "split":
+        kernel_for("sum_of_parts", x.device)(target.view(plan.parts, -1), out.view(-1))
 
 
 def _launch_tiles(

@@ -8,6 +8,7 @@ import tilelang.language as T
 from di_kernels.tile.cuda_source import COMMON, RECORDS, ROTATION
 
 HEADS, DIM, ROTARY = 64, 512, 64
+MAX_PARTS = 10
 LOG2_E = 1.4426950408889634
 KEY_SCALE = 65536.0
 _LARGE = 1e30
@@ -49,34 +50,46 @@ def merge_parts(*, overlaps_launch: bool) -> object:
         with T.Kernel(HEADS // 2, num_rows, threads=128) as (pair, row):
             T.import_source(COMMON + RECORDS + ROTATION)
             if overlaps_launch:
+                T.pdl_trigger()
                 T.pdl_sync()
             tx = T.get_thread_binding()
             head = pair * 2 + tx // 64
+            part_values = T.alloc_local((MAX_PARTS * 8,), "float32")
+            peaks = T.alloc_local((MAX_PARTS,), "float32")
+            totals = T.alloc_local((MAX_PARTS,), "float32")
             sums = T.alloc_local((8,), "float32")
-            part_values = T.alloc_local((8,), "float32")
             rounded = T.alloc_local((8,), "bfloat16")
             ordered = T.alloc_local((8,), "bfloat16")
             state = T.alloc_local((3,), "float32")
             cosine = T.alloc_local((8,), "float32")
             sine = T.alloc_local((8,), "float32")
+            # All loads before the first use: their latency is paid once, not part by part.
+            for part in T.unroll(MAX_PARTS):
+                totals[part] = 0
+                peaks[part] = 0
+                for v in T.unroll(8):
+                    part_values[part * 8 + v] = 0
+                if part < num_parts:
+                    totals[part] = part_total[part, row, head]
+                    peaks[part] = part_peak[part, row, head]
+                    for u in T.unroll(2):
+                        for v in T.vectorized(4):
+                            part_values[part * 8 + u * 4 + v] = part_sum[
+                                part, row, head, tx % 64 * 8 + u * 4 + v
+                            ]
             state[0] = -T.float32(3e38)
-            for part in T.serial(num_parts):
-                if part_total[part, row, head] > 0:
-                    state[0] = T.max(state[0], part_peak[part, row, head])
+            for part in T.unroll(MAX_PARTS):
+                if totals[part] > 0:
+                    state[0] = T.max(state[0], peaks[part])
             state[1] = 0
             for v in T.unroll(8):
                 sums[v] = 0
-            for part in T.serial(num_parts):
-                if part_total[part, row, head] > 0:
-                    state[2] = T.exp2(part_peak[part, row, head] - state[0])
-                    state[1] += state[2] * part_total[part, row, head]
-                    for u in T.unroll(2):
-                        for v in T.vectorized(4):
-                            part_values[u * 4 + v] = part_sum[
-                                part, row, head, tx % 64 * 8 + u * 4 + v
-                            ]
+            for part in T.unroll(MAX_PARTS):
+                if totals[part] > 0:
+                    state[2] = T.exp2(peaks[part] - state[0])
+                    state[1] += state[2] * totals[part]
                     for v in T.unroll(8):
-                        sums[v] += state[2] * part_values[v]
+                        sums[v] += state[2] * part_values[part * 8 + v]
             if state[1] > 0:
                 state[1] = 1 / (
                     state[1] + T.exp2(finite_sink(sink[head]) * T.float32(LOG2_E) - state[0])

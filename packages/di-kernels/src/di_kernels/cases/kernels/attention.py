@@ -21,9 +21,9 @@ from di_kernels.records import RecordPool
 
 _ROTARY = 64
 _FREQUENCIES = ops.rope_frequencies(_ROTARY, 160_000.0, yarn=YarnScaling(16, 65_536))
-_PREFILL_ROWS = (1024, 8192)
-_COMPARED_HEADS = slice(None, None, 16)
-"""Of prefill; all heads in float64 would be 2 GB."""
+_ROTATED_ROWS = (1, 2, 65, 257)
+_HEADS_OF_PREFILL = slice(None, None, 32)
+"""Heads compared; all of them in float64 would be 2 GB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,20 +48,18 @@ def cases(source: Source) -> Iterator[Case]:
     for name, selected in pools.items():
         widths = ((128, 512), (133, 65), (1, 63)) if selected else ((128, 0), (133, 0), (1, 0))
         for window_width, width in widths:
-            for rotates in (False, True):
-                for num_rows in ROWS:
+            for rotates, rows in ((False, ROWS), (True, _ROTATED_ROWS)):
+                for num_rows in rows:
                     q = source.normal(num_rows, HEADS, HEAD_DIM)
                     given = _inputs(
                         source, q, window, window_width, selected, width, sink, rotates=rotates
                     )
                     yield _attention_case(source, name, given)
-    for num_rows in _PREFILL_ROWS:
-        q = source.normal(_PREFILL_ROWS[0], HEADS, HEAD_DIM)
-        q = q.repeat(num_rows // q.shape[0], 1, 1)
-        for name in ("nvfp4", "window only"):
-            width = 512 if pools[name] else 0
-            given = _inputs(source, q, window, 128, pools[name], width, sink, rotates=True)
-            yield _attention_case(source, name, given, _COMPARED_HEADS)
+    q = source.normal(1024, HEADS, HEAD_DIM)
+    for num_rows, name, width in ((1024, "window only", 0), (8192, "nvfp4", 512)):
+        many = q.repeat(num_rows // q.shape[0], 1, 1)
+        given = _inputs(source, many, window, 128, pools[name], width, sink, rotates=True)
+        yield _attention_case(source, name, given, _HEADS_OF_PREFILL)
 
 
 def _inputs(

@@ -17,7 +17,11 @@ _OPS = ("sparse_attention",)
 def _attention(architecture: str, *, selected_format: str, is_split: bool) -> object:
     from di_kernels.tile.attention import sparse_attention
 
-    return sparse_attention(selected_format, is_split=is_split, has_wgmma=architecture == "sm_90a")
+    # mma.sync leaves no registers to rotate with: elsewhere queries would come rotated.
+    on_hopper = architecture == "sm_90a"
+    return sparse_attention(
+        selected_format, is_split=is_split, has_wgmma=on_hopper, has_rotation=on_hopper
+    )
 
 
 def _merge_parts(architecture: str) -> object:

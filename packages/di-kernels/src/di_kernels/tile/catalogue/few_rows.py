@@ -18,13 +18,15 @@ _ELSEWHERE = {
 
 # Rows per tile: (warp groups, blocks of 64 columns per stage, stages, thread blocks per SM).
 FEW_ROWS_TILES = {8: (2, 4, 3, 2), 16: (2, 4, 2, 2), 32: (2, 4, 2, 2)}
-PARTS = (1, 2, 4, 8)
-"""Parts of the columns, the blocks of a cluster."""
+CLUSTER = 8
+"""Parts of the columns where they are blocks of a cluster."""
+
+_SUMS = {"whole": (1, False), "cluster": (CLUSTER, False), "split": (1, True)}
 
 
-def few_rows_name(tokens: int, parts: int) -> str:
-    """Catalogue name."""
-    return f"mxfp8_few_rows_{tokens}_{parts}"
+def few_rows_name(tokens: int, sums: str) -> str:
+    """Catalogue name; `sums` is `whole`, `cluster` or `split`."""
+    return f"mxfp8_few_rows_{sums}_{tokens}"
 
 
 def few_rows_options(tokens: int) -> tuple[tuple[str, object], ...]:
@@ -40,23 +42,28 @@ def few_rows_tile(tokens: int, architecture: str) -> GemmTile:
     return GemmTile("mxfp8", tokens, *FEW_ROWS_TILES[tokens], overlaps)
 
 
-def _few_rows(architecture: str, *, tokens: int, parts: int) -> object:
+def build_few_rows(
+    architecture: str, *, tokens: int, sums: str, overlaps_launch: bool = True
+) -> object:
+    """The kernel, also without dependent launches to see what they gain."""
     from di_kernels.tile.few_rows import few_rows_linear
 
-    return few_rows_linear(few_rows_tile(tokens, architecture), parts)
+    cluster, is_split = _SUMS[sums]
+    tile = few_rows_tile(tokens, architecture)
+    return few_rows_linear(tile, cluster, is_split=is_split, overlaps_launch=overlaps_launch)
 
 
 def kernels() -> list[Kernel]:
-    """Every tile with every number of parts."""
+    """Every tile without parts, with parts in a cluster, and with parts of their own."""
     return [
         Kernel(
-            few_rows_name(tokens, parts),
+            few_rows_name(tokens, sums),
             _OPS,
-            functools.partial(_few_rows, tokens=tokens, parts=parts),
+            functools.partial(build_few_rows, tokens=tokens, sums=sums),
             few_rows_options(tokens),
             has_tensor_core=True,
             undeclared=_ELSEWHERE,
         )
         for tokens in FEW_ROWS_TILES
-        for parts in PARTS
+        for sums in _SUMS
     ]
