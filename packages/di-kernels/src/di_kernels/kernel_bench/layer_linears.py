@@ -39,7 +39,7 @@ def one_layer(source: Source) -> Iterator[Workload]:
         outputs = sum(num_rows * weight.shape[0] for _, weight in products)
         moved = sum(weight.nbytes + x.nbytes for x, weight in products) + 2 * outputs
         flops = sum(2 * num_rows * weight.shape[0] * weight.shape[1] for _, weight in products)
-        ways = {
+        ways: dict[str, Callable[[], object]] = {
             "tilelang": on_tilelang(functools.partial(_overlapping, products)),
             "tilelang, one after another": functools.partial(_in_turn, products),
             "torch bf16": functools.partial(_cublas, inputs, dense),

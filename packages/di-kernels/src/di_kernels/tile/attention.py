@@ -38,16 +38,13 @@ MAX_KEYS = 1024
 _PRODUCERS = 128
 
 
-def sparse_attention(
-    selected_format: str, *, is_split: bool, has_wgmma: bool, has_rotation: bool
-) -> object:
+def sparse_attention(selected_format: str, *, is_split: bool, has_wgmma: bool) -> object:
     """Attention of one row and one part of its keys per thread block.
 
     Args:
         selected_format: Record format of the selected entries; window entries are `mxfp8`.
         is_split: Give unnormalised float32 sums of every part instead of the result.
         has_wgmma: Scores by wgmma of sm_90a, which waits for nothing but itself.
-        has_rotation: Rotate where asked to; without, `rotates` must be 0.
     """
     num_rows, window_columns, selected_columns = T.dynamic(
         "num_rows, window_columns, selected_columns"
@@ -128,21 +125,25 @@ def sparse_attention(
             factor = scale * T.float32(LOG2_E * KEY_SCALE)
 
             if is_split and has_wgmma:
-                T.pdl_trigger()  # `merge_parts` may be launched, it waits by itself
+                # Parts are for few rows, where launches count: this one overlaps the kernel before
+                # it, and that of `merge_parts` this one.
+                T.pdl_trigger()
+                T.pdl_sync()
 
             # Queries come through the threads that multiply, places of records through those that
             # gather: two latencies side by side.
             if tx < 256:
-                for step in T.unroll(16):
-                    for v in T.vectorized(8):
-                        q_values[step * 8 + v] = q[row, step * 4 + tx // 64, tx % 64 * 8 + v]
-                if has_rotation and rotates != 0:
-                    # Every thread turns two eighths of the last channels of a head.
-                    for step in T.unroll(2):
+                if tx % 64 < passed // 8:
+                    for step in T.unroll(16):
                         for v in T.vectorized(8):
-                            q_turned[step * 8 + v] = q[
-                                row, step * 32 + tx // 8, passed + tx % 8 * 8 + v
-                            ]
+                            q_values[step * 8 + v] = q[row, step * 4 + tx // 64, tx % 64 * 8 + v]
+                # Every thread turns two eighths of the last channels of a head.
+                for step in T.unroll(2):
+                    for v in T.vectorized(8):
+                        q_turned[step * 8 + v] = q[
+                            row, step * 32 + tx // 8, passed + tx % 8 * 8 + v
+                        ]
+                if rotates != 0:
                     load_angles(cosines, sines, row, tx % 8 * 8, cosine, sine)
                     for step in T.unroll(2):
                         T.call_extern(
@@ -153,24 +154,25 @@ def sparse_attention(
                             T.access_ptr(sine, "r"),
                             T.float32(1),
                         )
+                if tx % 64 < passed // 8:
+                    for step in T.unroll(16):
                         T.call_extern(
                             "handle",
                             "di_interleave_halves",
-                            T.access_ptr(q_turned[step * 8], "r", 8),
+                            T.access_ptr(q_values[step * 8], "r", 8),
                             T.access_ptr(reordered, "w"),
                         )
                         for v in T.vectorized(8):
-                            q_s[step * 32 + tx // 8, passed + tx % 8 * 8 + v] = reordered[v]
-                for step in T.unroll(16):
+                            q_s[step * 4 + tx // 64, tx % 64 * 8 + v] = reordered[v]
+                for step in T.unroll(2):
                     T.call_extern(
                         "handle",
                         "di_interleave_halves",
-                        T.access_ptr(q_values[step * 8], "r", 8),
+                        T.access_ptr(q_turned[step * 8], "r", 8),
                         T.access_ptr(reordered, "w"),
                     )
-                    if not has_rotation or rotates == 0 or tx % 64 < passed // 8:
-                        for v in T.vectorized(8):
-                            q_s[step * 4 + tx // 64, tx % 64 * 8 + v] = reordered[v]
+                    for v in T.vectorized(8):
+                        q_s[step * 32 + tx // 8, passed + tx % 8 * 8 + v] = reordered[v]
                 T.fence_proxy_async()
             else:
                 for step in T.serial(T.ceildiv(span[2] * TILE, _PRODUCERS)):

@@ -17,11 +17,7 @@ _OPS = ("sparse_attention",)
 def _attention(architecture: str, *, selected_format: str, is_split: bool) -> object:
     from di_kernels.tile.attention import sparse_attention
 
-    # mma.sync leaves no registers to rotate with: elsewhere queries would come rotated.
-    on_hopper = architecture == "sm_90a"
-    return sparse_attention(
-        selected_format, is_split=is_split, has_wgmma=on_hopper, has_rotation=on_hopper
-    )
+    return sparse_attention(selected_format, is_split=is_split, has_wgmma=architecture == "sm_90a")
 
 
 def _merge_parts(architecture: str) -> object:
