@@ -15,6 +15,7 @@ from di_kernels.cases.kernels import (
     hyper_connections,
     index,
     layer,
+    logits,
     products,
     quantized_input,
     rows,
@@ -33,6 +34,7 @@ _FAMILIES = (
     layer,
     selection,
     index,
+    logits,
     sampling,
 )
 

@@ -1,0 +1,90 @@
+"""Cases of what stands between sub-layers and behind the last: transitions and the draw."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+
+from di_kernels import ops
+from di_kernels.cases.case import Case, Outputs, Sizes, Source, nbytes
+
+_WORD = 0xFFFFFFFF
+
+
+def cases(sizes: Sizes, source: Source, num_rows: int) -> Iterator[Case]:
+    """Streams and input of a transition; tokens of drawn and greedy rows."""
+    yield _transition(sizes, source, num_rows)
+    yield _draw(sizes, source, num_rows)
+
+
+def _transition(sizes: Sizes, source: Source, num_rows: int) -> Case:
+    copies, hidden = sizes.copies, sizes.hidden
+    x, y = source.normal(num_rows, copies, hidden), source.normal(num_rows, hidden)
+    post, pre = (source.wide(num_rows, copies).sigmoid() for _ in range(2))
+    residual, norm = source.wide(num_rows, copies, copies).softmax(2), source.normal(hidden)
+    num_mixes = (2 + copies) * copies
+    fn = source.wide(num_mixes, copies * hidden, scale=(copies * hidden) ** -0.5)
+    scale, base = source.wide(3), source.wide(num_mixes)
+
+    def run(rows: torch.Tensor) -> Outputs:
+        step = ops.hc_transition(
+            y[rows], x[rows], post[rows], residual[rows], pre[rows], norm, fn, scale, base,
+            iterations=20, batch_invariant=source.batch_invariant,
+        )  # fmt: skip
+        # The coefficients are those of `hc_mixes`, whose cases know the streams' rounding.
+        return step.streams, step.normed
+
+    def oracle() -> Outputs:
+        streams = post.double()[:, :, None] * y.double()[:, None]
+        streams = streams + torch.einsum("tij,tih->tjh", residual.double(), x.double())
+        collapsed = torch.einsum("tc,tch->th", pre.double(), streams)
+        rms = (collapsed.square().mean(1, keepdim=True) + 1e-20).sqrt()
+        return streams, collapsed / rms * norm.double()
+
+    label = f"{num_rows}x{copies}x{hidden}"
+    moved = nbytes(x, x, y, y, fn)
+    return Case("hc_transition", label, source.dtype, num_rows, run, oracle, False, moved)
+
+
+def _draw(sizes: Sizes, source: Source, num_rows: int) -> Case:
+    logits = source.wide(num_rows, sizes.entries)
+    temperature = torch.tensor([0.7, 0.0, 2.0], dtype=torch.float64, device=source.device)
+    temperature = temperature.repeat(num_rows)[:num_rows]
+    seed, position = source.integers(0, 2**62, 2, num_rows).unbind()
+
+    def run(rows: torch.Tensor) -> Outputs:
+        return ops.draw_tokens(logits[rows], temperature[rows], seed[rows], position[rows])
+
+    def oracle() -> Outputs:
+        parts = (part.tolist() for part in (logits, temperature, seed, position))
+        tokens = [_drawn(*row) for row in zip(*parts, strict=True)]
+        return torch.tensor(tokens), torch.zeros(num_rows, dtype=torch.uint8)
+
+    label = f"{num_rows}x{sizes.entries}"
+    return Case("draw_tokens", label, logits.dtype, num_rows, run, oracle, True, logits.nbytes)
+
+
+def _drawn(logits: list[float], temperature: float, seed: int, position: int) -> int:
+    """The token of a row by Python integers and the library's logarithm."""
+    scores = logits
+    if temperature:
+        words = [word for block in range(-(-len(logits) // 4)) for word in
+                 _philox([block, 0, position & _WORD, position >> 32], seed)]  # fmt: skip
+        scores = [
+            logit / temperature - math.log(-math.log1p(-(word + 0.5) * 2.0**-32))
+            for logit, word in zip(logits, words, strict=False)
+        ]
+    return scores.index(max(scores))
+
+
+def _philox(counter: list[int], seed: int) -> list[int]:
+    c0, c1, c2, c3 = counter
+    k0, k1 = seed & _WORD, seed >> 32 & _WORD
+    for _ in range(10):
+        first, second = c0 * 0xD2511F53, c2 * 0xCD9E8D57
+        c0, c2 = second >> 32 ^ c1 ^ k0, first >> 32 ^ c3 ^ k1
+        c1, c3 = second & _WORD, first & _WORD
+        k0, k1 = k0 + 0x9E3779B9 & _WORD, k1 + 0xBB67AE85 & _WORD
+    return [c0, c1, c2, c3]
