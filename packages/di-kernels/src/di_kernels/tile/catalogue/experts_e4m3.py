@@ -10,6 +10,8 @@ from di_kernels.tile.kernel import UNGUARDED, Kernel
 _Sizes = tuple[int, int, int, int, bool, int]
 _EXPERTS = ("moe_experts",)
 _NO_E4M3 = {"sm_80": "has no e4m3 matrix instruction; bfloat16 activations serve"}
+_SPILLS = {"sm_100a": "mma.sync with these tiles spills up to 72 bytes; tiles of 32 and 128 serve"}
+_SPILLING_TILES = (64, 256)
 
 # Tokens per tile: (warp groups, blocks of 64 columns per stage, stages, thread blocks per SM,
 # whether conversion and products overlap, tiles of weight rows per warp group).
@@ -61,7 +63,7 @@ def kernels() -> list[Kernel]:
                 functools.partial(_routed, tokens=tokens, swiglu=swiglu),
                 UNGUARDED,
                 has_tensor_core=True,
-                undeclared=_NO_E4M3,
+                undeclared=_NO_E4M3 | (_SPILLS if tokens in _SPILLING_TILES else {}),
             )
             for tokens in ROUTED_TILES
             for swiglu in (True, False)
