@@ -27,177 +27,23 @@ Builds for sm_80, sm_90a, sm_100a and sm_120a; the cluster not for sm_80. Measur
 `docs/performance/kernels.md`.
 """
 
-from dataclasses import dataclass
-
 import tilelang.language as T
 
 from di_kernels.tile.select_source import CLUSTER, SELECT
+from di_kernels.tile.select_steps import (
+    BINS,
+    BINS_PER_THREAD,
+    KEYS,
+    ROUNDS,
+    THREADS,
+    WARPS,
+    Selection,
+    counting,
+    loading,
+)
 
-THREADS = 512
-KEYS = 32
-"""Keys a thread keeps in registers."""
-
-_BINS = 2048
-_WARPS = THREADS // 32
-_BINS_PER_THREAD = _BINS // THREADS
-_ROUNDS = 4
 _PACKED = 64
 _FULL = 0xFFFFFFFF
-
-
-@dataclass(frozen=True)
-class Selection:
-    """One kernel of the family.
-
-    Args:
-        key_bits: 32 for float32 scores, 16 for bfloat16.
-        blocks: Thread blocks per row: 1, or a cluster of 8.
-        block_size: Entries a candidate stands for: 1, or 8 with the newest block forced in.
-        is_kept: Whether a row's candidates fit the registers of its blocks; else scores are read
-            again where a warp has not packed its keys.
-        best_of: Keys of a thread that step 1 counts the best of; all of them where not kept.
-    """
-
-    key_bits: int
-    blocks: int
-    block_size: int
-    is_kept: bool
-    best_of: int
-
-    @property
-    def blocks_per_sm(self) -> int:
-        """Thread blocks meant to share a multiprocessor: two where 64 registers are enough."""
-        return 2 if self.is_kept and self.block_size == 1 else 1
-
-    @property
-    def levels(self) -> int:
-        """Counts of bins kept apart: a cluster's blocks may still read those of a round before."""
-        return 1 + _ROUNDS if self.blocks > 1 else 1
-
-
-def _loads(shape: Selection):
-    newest_key = 0xFF800000 >> (32 - shape.key_bits)
-
-    @T.macro
-    def load_keys(scores, keys, numbers, row, first, step, steps, num_candidates):
-        """Keys of the thread's next candidates; 0 where there is none.
-
-        Loads stand together and none depends on a condition of its own, so all are under way at
-        once.
-        """
-        lane = T.get_thread_binding() % 32
-        if shape.block_size == 1:
-            for group in T.unroll(KEYS // 8):
-                if step + group * 8 < steps:
-                    for s in T.unroll(8):
-                        candidate = first + (step + group * 8 + s) * 32 + lane
-                        keys[group * 8 + s] = T.cast(
-                            scores[row, T.min(candidate, num_candidates - 1)], "uint32"
-                        )
-            for s in T.unroll(KEYS):
-                candidate = first + (step + s) * 32 + lane
-                keys[s] = T.call_extern(
-                    "uint32",
-                    f"di_key_if<{shape.key_bits}>",
-                    keys[s],
-                    step + s < steps and candidate < num_candidates,
-                )
-        else:
-            for group in T.unroll(KEYS // 4):
-                for s in T.unroll(4):
-                    keys[group * 4 + s] = T.uint32(0)
-                if step + group * 4 < steps:
-                    for s in T.unroll(4):
-                        # The newest block may end behind the row; its scores do not matter.
-                        numbers[s] = T.min(
-                            first + (step + group * 4 + s) * 32 + lane, num_candidates - 2
-                        )
-                    T.call_extern(
-                        "handle",
-                        "di_best_keys",
-                        T.address_of(scores[row, 0]),
-                        T.access_ptr(numbers, "r"),
-                        T.access_ptr(keys[group * 4], "w", 4),
-                    )
-                    for s in T.unroll(4):
-                        candidate = first + (step + group * 4 + s) * 32 + lane
-                        if step + group * 4 + s >= steps or candidate >= num_candidates:
-                            keys[group * 4 + s] = T.uint32(0)
-                        elif candidate == num_candidates - 1:
-                            keys[group * 4 + s] = T.uint32(newest_key)
-
-    return load_keys
-
-
-def _counts(shape: Selection):
-    is_cluster, owned = shape.blocks > 1, _BINS // shape.blocks
-
-    @T.macro
-    def sync_row():
-        if is_cluster:
-            T.call_extern("handle", "di_sync_cluster")
-        else:
-            T.sync_threads()
-
-    @T.macro
-    def add_up(counts, totals, level):
-        """Adds the block's counts to the row's, of which every block holds a part; clears them."""
-        tx = T.get_thread_binding()
-        count = T.alloc_local((1,), "uint32")
-        T.sync_threads()
-        for i in T.unroll(_BINS_PER_THREAD):
-            bin_ = i * THREADS + tx
-            count[0] = counts[bin_]
-            counts[bin_] = T.uint32(0)
-            if is_cluster:
-                if count[0] != 0:
-                    T.call_extern(
-                        "handle",
-                        "di_peer_add",
-                        T.address_of(totals[level, bin_ % owned]),
-                        bin_ // owned,
-                        count[0],
-                    )
-            else:
-                totals[0, bin_] = count[0]
-        sync_row()
-
-    @T.macro
-    def find_bin(totals, sums, found, wanted, level):
-        """found: the bin of the `wanted`-th from above, its rank there, its count; the top bin."""
-        tx = T.get_thread_binding()
-        own = T.alloc_local((_BINS_PER_THREAD,), "uint32")
-        above = T.alloc_local((2,), "uint32")
-        lowest = _BINS - _BINS_PER_THREAD * (tx + 1)
-        if is_cluster:
-            T.call_extern(
-                "handle",
-                "di_peer_load4",
-                T.address_of(totals[level, lowest % owned]),
-                lowest // owned,
-                T.access_ptr(own, "w"),
-            )
-        else:
-            for i in T.vectorized(_BINS_PER_THREAD):
-                own[i] = totals[0, lowest + i]
-        above[1] = T.uint32(0)
-        for i in T.unroll(_BINS_PER_THREAD):
-            above[1] += own[i]
-        above[0] = T.call_extern("uint32", "di_scan_block", above[1], T.address_of(sums[level, 0]))
-        for i in T.unroll(_BINS_PER_THREAD):
-            count = own[_BINS_PER_THREAD - 1 - i]
-            bin_ = T.cast(lowest + _BINS_PER_THREAD - 1 - i, "uint32")
-            if count != 0:
-                if above[0] == 0:
-                    found[level, 3] = bin_
-                if above[0] < wanted and wanted <= above[0] + count:
-                    found[level, 0] = bin_
-                    found[level, 1] = wanted - above[0]
-                    found[level, 2] = count
-            above[0] += count
-        T.sync_threads()
-
-    return sync_row, add_up, find_bin
 
 
 def select_best(shape: Selection) -> object:
@@ -205,10 +51,10 @@ def select_best(shape: Selection) -> object:
     num_rows, num_entries, row_stride = T.dynamic("num_rows, num_entries, row_stride")
     num_words, k = T.dynamic("num_words, k")
     blocks, block_size, key_bits = shape.blocks, shape.block_size, shape.key_bits
-    is_cluster, owned, is_kept = blocks > 1, _BINS // blocks, shape.is_kept
+    is_cluster, owned, is_kept = blocks > 1, BINS // blocks, shape.is_kept
     coarse = key_bits - 11
-    load_keys = _loads(shape)
-    sync_row, add_up, find_bin = _counts(shape)
+    load_keys = loading(shape)
+    sync_row, add_up, find_bin = counting(shape)
 
     @T.macro
     def count_best(counts, best):
@@ -230,14 +76,14 @@ def select_best(shape: Selection) -> object:
         ) as bx:
             T.import_source(SELECT + CLUSTER if is_cluster else SELECT)
             T.annotate_min_blocks_per_sm(shape.blocks_per_sm)
-            counts = T.alloc_shared((_BINS,), "uint32", scope="shared")
+            counts = T.alloc_shared((BINS,), "uint32", scope="shared")
             totals = T.alloc_shared((shape.levels, owned), "uint32", scope="shared")
-            sums = T.alloc_shared((1 + _ROUNDS, _WARPS), "uint32", scope="shared")
-            found = T.alloc_shared((1 + _ROUNDS, 4), "uint32", scope="shared")
+            sums = T.alloc_shared((1 + ROUNDS, WARPS), "uint32", scope="shared")
+            found = T.alloc_shared((1 + ROUNDS, 4), "uint32", scope="shared")
             warp_counts = T.alloc_shared((2, 32), "uint32", scope="shared")
             block_counts = T.alloc_shared((2, blocks), "uint32", scope="shared")
-            packed_keys = T.alloc_shared((_WARPS, _PACKED), "uint32", scope="shared")
-            packed_places = T.alloc_shared((_WARPS, _PACKED), "int32", scope="shared")
+            packed_keys = T.alloc_shared((WARPS, _PACKED), "uint32", scope="shared")
+            packed_places = T.alloc_shared((WARPS, _PACKED), "int32", scope="shared")
             keys = T.alloc_local((KEYS,), "uint32")
             numbers = T.alloc_local((4,), "int32")
             best = T.alloc_local((1,), "uint32")
@@ -274,11 +120,11 @@ def select_best(shape: Selection) -> object:
             else:
                 # Steps of 32 candidates per warp; a row's candidates are shared out evenly.
                 steps = T.ceildiv(num_candidates, THREADS * blocks)
-                first = (rank * _WARPS + warp) * steps * 32
+                first = (rank * WARPS + warp) * steps * 32
                 parts = T.ceildiv(steps, KEYS)
                 if is_kept:
                     load_keys(scores, keys, numbers, row, first, 0, steps, num_candidates)
-                for i in T.unroll(_BINS_PER_THREAD):
+                for i in T.unroll(BINS_PER_THREAD):
                     counts[i * THREADS + tx] = T.uint32(0)
                 for i in T.unroll((shape.levels * owned + THREADS - 1) // THREADS):
                     number = i * THREADS + tx
@@ -339,7 +185,7 @@ def select_best(shape: Selection) -> object:
                         if T.cast(s * 32 + lane, "uint32") < size[0]:
                             keys[s] = packed_keys[warp, s * 32 + lane]
 
-                for level in T.serial(1, 1 + _ROUNDS):
+                for level in T.serial(1, 1 + ROUNDS):
                     if not is_whole[0] and low[0] < high[0]:
                         for part in T.serial(1 if is_kept else T.max(loads[0], 1)):
                             if not is_kept and loads[0] > 0:
@@ -353,13 +199,13 @@ def select_best(shape: Selection) -> object:
                                         "handle",
                                         "di_count",
                                         T.address_of(counts[0]),
-                                        T.min((keys[s] - low[0]) >> shift[0], T.uint32(_BINS - 1)),
+                                        T.min((keys[s] - low[0]) >> shift[0], T.uint32(BINS - 1)),
                                         keys[s] >= low[0] and keys[s] <= high[0],
                                     )
                         add_up(counts, totals, level)
                         find_bin(totals, sums, found, wanted[0], level)
                         low[0] = low[0] + (found[level, 0] << shift[0])
-                        if found[level, 0] < _BINS - 1:
+                        if found[level, 0] < BINS - 1:
                             high[0] = low[0] + (T.uint32(1) << shift[0]) - T.uint32(1)
                         wanted[0] = found[level, 1]
                         is_whole[0] = found[level, 1] == found[level, 2]
@@ -384,7 +230,7 @@ def select_best(shape: Selection) -> object:
                     before[i] = T.call_extern("uint32", "di_sum_warp", before[i])
                     if lane == 0:
                         warp_counts[i, warp] = before[i]
-                        warp_counts[i, _WARPS + warp] = T.uint32(0)
+                        warp_counts[i, WARPS + warp] = T.uint32(0)
                 T.sync_threads()
                 for i in T.unroll(2):
                     # Inclusive sums over warps: every warp finds its own place in the block.
@@ -394,7 +240,7 @@ def select_best(shape: Selection) -> object:
                         - before[i]
                     )
                     whole[i] = T.call_extern(
-                        "uint32", "__shfl_sync", T.uint32(_FULL), whole[i], _WARPS - 1
+                        "uint32", "__shfl_sync", T.uint32(_FULL), whole[i], WARPS - 1
                     )
                 if is_cluster:
                     if tx < blocks:

@@ -28,7 +28,8 @@ def selection_name(dtype: torch.dtype, block_size: int, variant: str) -> str:
 def _selection(
     architecture: str, *, key_bits: int, block_size: int, variant: tuple[int, bool, int]
 ) -> object:
-    from di_kernels.tile.selection import Selection, select_best
+    from di_kernels.tile.select_steps import Selection
+    from di_kernels.tile.selection import select_best
 
     blocks, is_kept, best_of = variant
     return select_best(Selection(key_bits, blocks, block_size, is_kept, best_of))
