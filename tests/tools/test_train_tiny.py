@@ -18,6 +18,7 @@ from di_engine.model.token_map import build_token_map
 from tiny import optimise
 from tiny.acceptance import Trials, calibration_error, fit_temperatures
 from tiny.backbone import Backbone, Mode
+from tiny.calibrate import judge
 from tiny.config import Sizes
 from tiny.drafter import Drafter
 from tiny.engine import EngineModel
@@ -128,6 +129,8 @@ def test_every_stage_runs_and_its_checkpoint_serves(tmp_path) -> None:
     assert facts["ngram"]["bits_per_byte"]["all"] > 0
     assert facts["drafter"]["ratio"]["mean_length"] >= 1.0
     assert facts["plain"]["train_seconds"] <= facts["backbone"]["train_seconds"] + 5
+    assert set(facts["calibration"]) == {"ratio", "coupled", "greedy"}
+    assert len(facts["calibration"]["ratio"]["temperatures"]) == 5
     card = (tmp_path / "checkpoint" / "README.md").read_text(encoding="utf-8")
     assert f"{facts['plain']['bits_per_byte']['all']:.3f}" in card
     with LLM(str(tmp_path / "checkpoint"), max_running=1, max_model_len=128) as llm:
@@ -204,6 +207,24 @@ def test_ngram_probabilities_sum_to_one_and_follow_counts() -> None:
     assert totals == pytest.approx(1.0)
     after = {token: model.probabilities(np.array([5, 2, token]))[-1] for token in range(8)}
     assert max(after, key=after.__getitem__) == 3
+
+
+def test_right_predictions_show_the_error_of_chance_and_wrong_ones_are_fitted() -> None:
+    rng = np.random.default_rng(0)
+
+    def blocks(count: int):
+        truth = rng.normal(size=(count, 3))
+        stands = rng.random(truth.shape) < 1 / (1 + np.exp(-truth))
+        accepted = np.cumprod(stands, axis=1).sum(1)
+        return np.full(count, 3), accepted, 3 * truth
+
+    found = judge("ratio", blocks(4000), blocks(4000))
+    assert found["temperatures"] == pytest.approx([3.0] * 3, rel=0.3)
+    assert set(found["error_after"]) == {"1", "2", "3", "all"}
+    for place, error in found["error_after"].items():
+        assert error < 0.04 < found["error_before"][place]
+        assert 0 < found["error_of_chance"][place] < 0.03
+        assert abs(error - found["error_of_chance"][place]) < 0.015
 
 
 def test_temperatures_make_overconfidence_come_true() -> None:

@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ _STAGES = (
     "drafter",
     "trials",
     "export",
+    "calibrate",
     "card",
 )
 _GENERATED_DOCUMENTS = 16_000
@@ -34,19 +36,22 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--data", type=Path, default=Path("build/tiny/data"))
     parser.add_argument("--out", type=Path, default=Path("build/tiny/out"))
     parser.add_argument("--checkpoint", type=Path, default=Path("build/tiny/checkpoint"))
-    parser.add_argument("--backbone-seconds", type=float, default=300.0)
-    parser.add_argument("--plain-seconds", type=float, default=300.0)
-    parser.add_argument("--drafter-seconds", type=float, default=90.0)
+    parser.add_argument("--backbone-seconds", type=float, default=225.0)
+    parser.add_argument("--plain-seconds", type=float, default=225.0)
+    parser.add_argument("--drafter-seconds", type=float, default=335.0)
     parser.add_argument("--batch", type=int, default=40, help="windows per step")
     parser.add_argument("--length", type=int, default=768, help="tokens per window")
-    parser.add_argument("--anchors", type=int, default=64, help="draft blocks per window")
     parser.add_argument("--rate", type=float, default=3e-3, help="peak learning rate")
+    parser.add_argument("--drafter-batch", type=int, default=20, help="the drafter's windows")
+    parser.add_argument("--anchors", type=int, default=128, help="draft blocks per window")
+    parser.add_argument("--drafter-rate", type=float, default=1e-3, help="the drafter's peak rate")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, help="steps of each phase, instead of seconds")
-    parser.add_argument("--compile", action="store_true", help="fuse kernels with torch.compile")
+    parser.add_argument("--compile", action="store_true", help="torch.compile, all but the drafter")
     parser.add_argument("--pool", type=int, help="fixed batches for the drafter, for a CPU")
-    parser.add_argument("--trial-batch", type=int, default=256, help="contexts per trial batch")
+    parser.add_argument("--trial-batch", type=int, default=128, help="contexts per trial batch")
     parser.add_argument("--trial-batches", type=int, default=16)
+    parser.add_argument("--calibration-blocks", type=int, default=8192)
     parser.add_argument("--sample-every", type=int, default=4, help="documents per scored one")
     parser.add_argument("--no-graph", action="store_true", help="no CUDA graphs")
     options = parser.parse_args(arguments)
@@ -120,7 +125,12 @@ def _plain(options: argparse.Namespace) -> None:
 
 
 def _drafter(options: argparse.Namespace) -> None:
-    _log(stages.run_drafter(_run_of(options, options.drafter_seconds), _log))
+    run = replace(
+        _run_of(options, options.drafter_seconds),
+        batch=options.drafter_batch,
+        rate=options.drafter_rate,
+    )
+    _log(stages.run_drafter(run, _log))
 
 
 def _trials(options: argparse.Namespace) -> None:
@@ -144,6 +154,12 @@ def _export(options: argparse.Namespace) -> None:
     _log(found)
 
 
+def _calibrate(options: argparse.Namespace) -> None:
+    from tiny.calibrate import run_calibration
+
+    run_calibration(_run_of(options, 0.0), options.checkpoint, options.calibration_blocks, _log)
+
+
 def _card(options: argparse.Namespace) -> None:
     from tiny.card import write_card
 
@@ -159,6 +175,7 @@ _RUNNERS = {
     "drafter": _drafter,
     "trials": _trials,
     "export": _export,
+    "calibrate": _calibrate,
     "card": _card,
 }
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tiny import stages
+from tiny.calibrate import run_calibration
 from tiny.card import write_card
 from tiny.engine import measure_export
 from tiny.export import export_run, write_config
@@ -62,8 +63,12 @@ def run_smoke(directory: Path, log: stages.Log) -> dict[str, Any]:
         stage(run, log)
     log(export_run(data, out, checkpoint))
     add_facts(out, "backbone", measure_export(run, checkpoint, every=4))
+    run_calibration(run, checkpoint, 2, log)
     write_card(data, out, checkpoint / "README.md")
-    found = {name: load_facts(out, name) for name in ("ngram", "backbone", "plain", "drafter")}
+    found = {
+        name: load_facts(out, name)
+        for name in ("ngram", "backbone", "plain", "drafter", "calibration")
+    }
     (directory / "facts.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     return found
 

@@ -48,7 +48,7 @@ class Run:
         anchors: Draft blocks per window.
         rate: Peak learning rate.
         seed: Seed of everything that is drawn.
-        compile: Fuse small kernels with `torch.compile`.
+        compile: Fuse small kernels with `torch.compile`; the drafter's stage never does.
         graph: Record steps as CUDA graphs where there is a GPU.
         max_steps: Most steps of each phase; None lets time decide.
         eval_limit: Most held-out tokens scored per document.
@@ -396,7 +396,6 @@ class Target:
 
     def __init__(self, run: Run, backbone: Backbone, w: dict[str, Tensor], biases: Tensor) -> None:
         self.backbone, self.w, self.biases = backbone, w, biases
-        self.compile = run.compile
         self.mode = train_mode(run.device, True)
         if run.device.type == "cpu":  # the rounding of activations is most of the time there
             self.mode = replace(self.mode, round_activations=False)
@@ -422,8 +421,5 @@ class Target:
 
     @torch.no_grad()
     def _run(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        # The backbone's shapes are worth compiling, the few rows of the blocks are not.
-        use_compiler(self.compile)
         hidden, trace = self.backbone(self.w, self.biases, tokens, self.mode)
-        use_compiler(False)
         return hidden, torch.cat(trace.features, dim=-1)

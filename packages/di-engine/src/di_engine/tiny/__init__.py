@@ -1,7 +1,7 @@
 """The built-in checkpoint: small, in the release formats, with every mechanism switched on.
 
 It is trained by `tools/train_tiny.py` on documentation, program text and generated chats, for a
-very short time: it writes what looks like English and Python, and what it says is not true. Its
+few minutes: it writes what looks like English and Python, and what it says is not true. Its
 model card, `checkpoint/README.md`, tells the data, the licences and what was measured.
 """
 
