@@ -188,7 +188,8 @@ def _calibration_section(calibration: dict[str, Any] | None) -> str:
     if calibration is None:
         return "\n## Confidences\n\nNo temperatures were fitted.\n"
     rows = []
-    for mode, label in _MODES.items():
+    modes = {mode: label for mode, label in _MODES.items() if mode in calibration}
+    for mode, label in modes.items():
         found = calibration[mode]
         for name, errors in (
             ("without a fit", found["error_before"]),
@@ -196,12 +197,12 @@ def _calibration_section(calibration: dict[str, Any] | None) -> str:
             ("of right predictions", found["error_of_chance"]),
         ):
             rows.append([label, name, *(f"{value:.3f}" for value in errors.values())])
-    places = list(calibration["ratio"]["error_after"])
+    places = list(next(iter(calibration.values()))["error_after"])
     lines = [
-        f"- {_MODES[mode]}: {', '.join(map(str, calibration[mode]['temperatures']))} (fitted to "
+        f"- {label}: {', '.join(map(str, calibration[mode]['temperatures']))} (fitted to "
         f"{calibration[mode]['blocks_fitting']} blocks, judged on "
         f"{calibration[mode]['blocks_judging']} others)"
-        for mode in _MODES
+        for mode, label in modes.items()
     ]
     return (
         "\n## Confidences\n\nExpected calibration errors (15 bins) of the chance that the drafts "
