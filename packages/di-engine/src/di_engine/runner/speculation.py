@@ -78,6 +78,17 @@ class StepVerification:
     survival: _Survival
     confidence: npt.NDArray[np.float64]
 
+    def only(self, chosen: npt.NDArray[np.bool_]) -> StepVerification:
+        """Returns the verification of some of the requests, `chosen` is bool [D]."""
+        return StepVerification(
+            self.rows[chosen],
+            self.num_proposed[chosen],
+            self.num_verified[chosen],
+            self.num_accepted[chosen],
+            self.survival[chosen],
+            self.confidence[chosen],
+        )
+
 
 class Speculation:
     """Drafts and verification of one runner.
@@ -94,7 +105,8 @@ class Speculation:
     Attributes:
         slots: Tables that steps leave for the next one.
         metrics: Figures since the start.
-        on_verified: Takes the verification of each step; for calibration.
+        on_verified: Takes the verification of each booked step, without requests that had ended
+            before it; for calibration.
     """
 
     def __init__(
@@ -406,12 +418,13 @@ class Speculation:
         is_counted = kept[verification.rows] >= 0
         if not is_counted.any():
             return
+        verification = verification.only(is_counted)
         self.metrics.record(
-            verification.num_proposed[is_counted],
-            verification.num_verified[is_counted],
-            verification.num_accepted[is_counted],
-            kept[verification.rows][is_counted],
-            verification.survival[is_counted],
+            verification.num_proposed,
+            verification.num_verified,
+            verification.num_accepted,
+            kept[verification.rows],
+            verification.survival,
         )
         if self.on_verified is not None:
             self.on_verified(verification)
