@@ -20,7 +20,6 @@ from di_kernels.kernel_bench import (
     index,
     layer,
     layer_linears,
-    logits,
     products,
     sampling,
     selection,
@@ -51,7 +50,6 @@ _FAMILIES = (
     (index.index_scores, ("index_scores",)),
     (index.candidate_scores, ("candidate_scores",)),
     (sampling.draw, ("draw_tokens",)),
-    (logits.logits, ("linear",)),
 )
 
 

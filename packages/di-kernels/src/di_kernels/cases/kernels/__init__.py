@@ -15,7 +15,6 @@ from di_kernels.cases.kernels import (
     hyper_connections,
     index,
     layer,
-    logits,
     products,
     quantized_input,
     rows,
@@ -34,7 +33,6 @@ _FAMILIES = (
     layer,
     selection,
     index,
-    logits,
     sampling,
 )
 
