@@ -38,9 +38,17 @@ BLOCK_BYTES = 114_048
 
 
 def random_mxfp4(source: Source, *shape: int) -> MXFP4Weight:
-    """Random codes, scales of five octaves."""
-    data = source.integers(0, 256, *shape[:-1], shape[-1] // 2).to(torch.uint8)
-    return MXFP4Weight(data, source.integers(117, 122, *shape[:-1], shape[-1] // 32).byte())
+    """Random codes, scales of five octaves; drawn on the device, a CPU takes seconds for all."""
+    seed = int(torch.randint(1 << 31, (), generator=source.generator))
+    generator = torch.Generator(source.device).manual_seed(seed)
+
+    def draw(low: int, high: int, columns: int) -> torch.Tensor:
+        size = (*shape[:-1], columns)
+        return torch.randint(
+            low, high, size, generator=generator, device=source.device, dtype=torch.uint8
+        )
+
+    return MXFP4Weight(draw(0, 256, shape[-1] // 2), draw(117, 122, shape[-1] // 32))
 
 
 def random_mxfp8(source: Source, rows: int, columns: int) -> MXFP8Weight:
