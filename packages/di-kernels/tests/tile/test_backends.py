@@ -191,18 +191,21 @@ def test_parts_cover_the_columns_and_none_is_empty(steps, tokens):
 
 
 @pytest.mark.parametrize(
-    ("rows", "columns", "sums", "parts"),
-    [(32768, 1280, "whole", 1), (8192, 4096, "split", 2), (5120, 8192, "split", 3),
-     (1792, 5120, "cluster", 8), (4608, 5120, "split", 3), (5120, 2304, "split", 3),
-     (128, 256, "whole", 1)],
+    ("rows", "columns", "of_few", "of_32"),
+    [(32768, 1280, ("whole", 5), None), (8192, 4096, None, None), (5120, 8192, None, None),
+     (1792, 5120, ("cluster", 3), ("cluster", 3)), (4608, 5120, None, None),
+     (5120, 2304, None, None), (128, 256, ("whole", 1), None)],
 )  # fmt: skip
-@pytest.mark.parametrize("num_rows", [1, 9, 32])
-def test_few_rows_are_cut_by_the_width_of_the_matrix(num_rows, rows, columns, sums, parts):
-    plan = linears.few_rows_plan(num_rows, rows // 64, columns, 132, False)
-    assert (plan.sums, plan.parts) == (sums, parts)
-    assert columns // 256 <= plan.parts * plan.part_steps
-    alone = linears.few_rows_plan(num_rows, rows // 64, columns, 132, True)
-    assert (alone.sums, alone.parts, alone.part_steps) == ("whole", 1, columns // 256)
+def test_the_widest_and_the_narrowest_have_kernels_for_few_rows(rows, columns, of_few, of_32):
+    def plan(num_rows, batch_invariant=False):
+        plan = linears.few_rows_plan(num_rows, rows // 64, columns, 132, batch_invariant)
+        return plan and tuple(plan[1:])
+
+    assert plan(1) == plan(9) == of_few
+    assert plan(32) == of_32
+    assert plan(33) is None
+    assert plan(1, batch_invariant=True) == ("whole", columns // 256)
+    assert plan(32, batch_invariant=True) is None
 
 
 def test_every_op_with_kernels_builds_for_sm100_except_where_a_reason_is_given():

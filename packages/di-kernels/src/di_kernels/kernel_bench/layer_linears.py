@@ -59,15 +59,17 @@ def _overlapping(products: _Products) -> None:
 
 
 def _in_turn(products: _Products) -> None:
-    """The same products built without dependent launches (the sum over parts keeps its own)."""
+    """The same kernels, those for few rows built without dependent launches."""
     for x, weight in products:
-        multiprocessors = torch.cuda.get_device_properties(x.device).multi_processor_count
-        plan = linears.few_rows_plan(
-            x.shape[0], weight.codes.shape[0], x.shape[2], multiprocessors, False
-        )
         out = x.new_empty(*x.shape[:2], weight.shape[0] // x.shape[1])
-        kernel = _without_overlap(plan.tokens, plan.sums, x.device)
-        linears.launch_few_rows(plan, kernel, x, weight, out)
+        multiprocessors = torch.cuda.get_device_properties(x.device).multi_processor_count
+        row_blocks, size = weight.codes.shape[0], weight.shape[1]
+        plan = linears.few_rows_plan(x.shape[0], row_blocks, size, multiprocessors, False)
+        if plan is None:
+            linears.launch_tiles(x, weight, out, multiprocessors, batch_invariant=False)
+        else:
+            kernel = _without_overlap(plan.tokens, plan.sums, x.device)
+            linears.launch_few_rows(plan, kernel, x, weight, out)
 
 
 @functools.cache

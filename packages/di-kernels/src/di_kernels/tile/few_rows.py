@@ -8,9 +8,8 @@ load and the last. So the launch does not wait for the kernel before it: a produ
 the pipeline with weights, which nobody writes, then waits (programmatic dependent launch), then
 loads its rows of x. The next kernel may start once every block of this one runs.
 
-Narrow matrices are cut into parts of the columns. Where parts are the blocks of a cluster their
-float32 sums stay in shared memory, and every block adds a share of all parts' sums, first to last;
-where there are too many blocks for clusters, `sum_of_parts` adds them. Both orders are fixed.
+Parts of the columns are the blocks of a cluster. Their float32 sums stay in shared memory, and
+every block adds a share of all parts' sums, first to last: a fixed order without a second launch.
 
 Buffers as in `di_kernels.tile.gemm`. sm_90 and later.
 """
@@ -67,21 +66,16 @@ def _multiply_macro(tile: GemmTile):
     return overlapped if tile.overlaps else one_after_another
 
 
-def few_rows_linear(
-    tile: GemmTile, cluster: int = 1, *, is_split: bool = False, overlaps_launch: bool = True
-) -> object:
+def few_rows_linear(tile: GemmTile, cluster: int = 1, *, overlaps_launch: bool = True) -> object:
     """Block-diagonal product: group g of every row with matrix g; one group is a plain linear.
 
     Args:
         tile: How the work is cut; `tile.threads` threads multiply.
         cluster: Parts of the columns, as blocks of a cluster; 1 for none.
-        is_split: Any number of parts instead, with sums of their own (float32).
         overlaps_launch: Start before the kernel before it is done. False to measure what it gains.
     """
     num_groups, row_blocks, blocks = T.dynamic("num_groups, row_blocks, blocks")
     num_rows, size = T.dynamic("num_rows, size")
-    parts = T.dynamic("parts") if is_split else cluster
-    out_parts, out_dtype = (parts, "float32") if is_split else (1, "bfloat16")
     code_words, scale_words = CODE_WORDS[tile.weight], SCALE_WORDS[tile.weight]
     rows, tokens, groups = tile.weight_rows, tile.tokens, tile.warp_groups
     depth, stages, consumers = tile.stage_blocks, tile.stages, tile.threads
@@ -109,12 +103,12 @@ def few_rows_linear(
         scales: T.Tensor((num_groups, row_blocks, blocks, scale_words), "uint32"),
         x: T.Tensor((num_rows, size), "bfloat16"),
         part_steps: T.int32,
-        y: T.Tensor((out_parts, num_rows, num_groups, row_blocks, BLOCK), out_dtype),
+        y: T.Tensor((1, num_rows, num_groups, row_blocks, BLOCK), "bfloat16"),
     ):
         with T.Kernel(
             row_blocks // groups,
             T.ceildiv(num_rows, tokens),
-            num_groups * parts,
+            num_groups * cluster,
             threads=consumers + _PRODUCERS,
             cluster_dims=(1, 1, cluster) if cluster > 1 else None,
         ) as (bx, by, bz):
@@ -133,8 +127,8 @@ def few_rows_linear(
             full = T.alloc_barrier(arrive_count=[_PRODUCERS] * stages)
             free = T.alloc_barrier(arrive_count=[consumers] * stages)
             tx = T.get_thread_binding()
-            group = bz // parts
-            part = bz % parts
+            group = bz // cluster
+            part = bz % cluster
             first_block = bx * groups
             begin = part * part_steps
             count = T.min(part_steps, blocks // depth - begin)
@@ -185,7 +179,7 @@ def few_rows_linear(
             for step in T.serial(T.ceildiv(quads, consumers)):
                 place = step * consumers + tx
                 token = place // (share // 4)
-                row = (part * share if cluster > 1 else 0) + place % (share // 4) * 4
+                row = part * share + place % (share // 4) * 4
                 if tx < consumers and place < quads and by * tokens + token < num_rows:
                     for v in T.unroll(4):
                         quad[v] = sums_s[token, row + v]
@@ -199,7 +193,7 @@ def few_rows_linear(
                         )
                     for v in T.vectorized(4):
                         y[
-                            part if is_split else 0,
+                            0,
                             by * tokens + token,
                             group,
                             first_block + row // BLOCK,

@@ -10,7 +10,7 @@ import torch
 from di_kernels.fragments import MXFP8FragmentWeight
 from di_kernels.ops.quantize import mxfp8_fake_quantize
 from di_kernels.tile.catalogue import kernel_for
-from di_kernels.tile.catalogue.few_rows import CLUSTER, FEW_ROWS_TILES, few_rows_name
+from di_kernels.tile.catalogue.few_rows import CLUSTER, FEW_ROWS_TILES, WHOLE_TILES, few_rows_name
 from di_kernels.tile.catalogue.products import LINEAR_TILES, linear_name
 
 
@@ -19,14 +19,12 @@ class FewRowsPlan(NamedTuple):
 
     Args:
         tokens: Rows per tile.
-        sums: `whole`, `cluster` or `split`.
-        parts: Parts of the columns.
+        sums: `whole`, or `cluster` for parts of the columns in the blocks of one.
         part_steps: Pipeline steps of a part.
     """
 
     tokens: int
     sums: str
-    parts: int
     part_steps: int
 
 
@@ -73,21 +71,23 @@ def grouped_linear(
     if num_rows == 0:
         return out
     multiprocessors = torch.cuda.get_device_properties(x.device).multi_processor_count
-    if num_rows <= max(FEW_ROWS_TILES):
-        row_blocks, size = weight.codes.shape[0], weight.shape[1]
-        plan = few_rows_plan(num_rows, row_blocks, size, multiprocessors, batch_invariant)
-        launch_few_rows(plan, kernel_for(few_rows_name(*plan[:2]), x.device), x, weight, out)
+    row_blocks, size = weight.codes.shape[0], weight.shape[1]
+    plan = few_rows_plan(num_rows, row_blocks, size, multiprocessors, batch_invariant)
+    if plan is None:
+        launch_tiles(x, weight, out, multiprocessors, batch_invariant=batch_invariant)
     else:
-        _launch_tiles(x, weight, out, multiprocessors, batch_invariant=batch_invariant)
+        kernel = kernel_for(few_rows_name(plan.tokens, plan.sums), x.device)
+        launch_few_rows(plan, kernel, x, weight, out)
     return out if out_dtype == out.dtype else out.to(out_dtype)
 
 
 def few_rows_plan(
     num_rows: int, row_blocks: int, size: int, multiprocessors: int, batch_invariant: bool
-) -> FewRowsPlan:
-    """A cluster for a matrix so narrow that all its parts run at once, one per multiprocessor.
+) -> FewRowsPlan | None:
+    """Who has kernels of its own for few rows; None where tiles and a sum over parts are faster.
 
-    Two blocks of clusters per multiprocessor were slower than parts summed by a second kernel.
+    That is a matrix so wide that it needs no parts, and one so narrow that all blocks of its
+    clusters run at once, one per multiprocessor (times: `docs/performance/kernels.md`).
 
     Args:
         num_rows: Rows of x.
@@ -96,15 +96,19 @@ def few_rows_plan(
         multiprocessors: Of the device.
         batch_invariant: No parts.
     """
-    tokens = next(tile for tile in FEW_ROWS_TILES if num_rows <= tile)
+    tokens = next((tile for tile in FEW_ROWS_TILES if num_rows <= tile), None)
+    if tokens is None:
+        return None
     warp_groups, depth = FEW_ROWS_TILES[tokens][:2]
     steps = size // (64 * depth)
-    if batch_invariant:
-        return FewRowsPlan(tokens, "whole", 1, steps)
-    if row_blocks // warp_groups * CLUSTER <= multiprocessors and steps >= CLUSTER:
-        return FewRowsPlan(tokens, "cluster", CLUSTER, -(-steps // CLUSTER))
-    parts = parts_for(row_blocks, 1, steps, tokens, warp_groups * multiprocessors)
-    return FewRowsPlan(tokens, "split" if parts > 1 else "whole", parts, -(-steps // parts))
+    is_narrow = row_blocks // warp_groups * CLUSTER <= multiprocessors and steps >= CLUSTER
+    if is_narrow and not batch_invariant:
+        return FewRowsPlan(tokens, "cluster", -(-steps // CLUSTER))
+    slots = warp_groups * multiprocessors
+    needs_parts = not batch_invariant and parts_for(row_blocks, 1, steps, tokens, slots) > 1
+    if needs_parts or tokens not in WHOLE_TILES:
+        return None
+    return FewRowsPlan(tokens, "whole", steps)
 
 
 def launch_few_rows(
@@ -114,28 +118,23 @@ def launch_few_rows(
     weight: MXFP8FragmentWeight,
     out: torch.Tensor,
 ) -> None:
-    """The product, and the sum over parts of a split one.
+    """One launch.
 
     Args:
-        plan: How it is cut.
+        plan: How the product is cut.
         kernel: The plan's kernel.
         x: Shape (rows, groups, columns).
         weight: The matrices, group after group.
         out: Shape (rows, groups, weight rows of a group).
     """
     num_rows, groups, size = x.shape
-    target = out
-    if plan.sums == "split":
-        target = out.new_empty((plan.parts, *out.shape), dtype=torch.float32)
     kernel(
         *_words(weight, groups), x.reshape(num_rows, groups * size), plan.part_steps,
-        target.view(-1, num_rows, groups, out.shape[2] // 64, 64),
+        out.view(1, num_rows, groups, out.shape[2] // 64, 64),
     )  # fmt: skip
-    if plan.sums == "split":
-        kernel_for("sum_of_parts", x.device)(target.view(plan.parts, -1), out.view(-1))
 
 
-def _launch_tiles(
+def launch_tiles(
     x: torch.Tensor,
     weight: MXFP8FragmentWeight,
     out: torch.Tensor,

@@ -21,11 +21,12 @@ FEW_ROWS_TILES = {8: (2, 4, 3, 2), 16: (2, 4, 2, 2), 32: (2, 4, 2, 2)}
 CLUSTER = 8
 """Parts of the columns where they are blocks of a cluster."""
 
-_SUMS = {"whole": (1, False), "cluster": (CLUSTER, False), "split": (1, True)}
+WHOLE_TILES = (8, 16)
+"""Tiles that serve without parts; with 32 rows those of `products` are faster."""
 
 
 def few_rows_name(tokens: int, sums: str) -> str:
-    """Catalogue name; `sums` is `whole`, `cluster` or `split`."""
+    """Catalogue name; `sums` is `whole` or `cluster`."""
     return f"mxfp8_few_rows_{sums}_{tokens}"
 
 
@@ -48,13 +49,15 @@ def build_few_rows(
     """The kernel, also without dependent launches to see what they gain."""
     from di_kernels.tile.few_rows import few_rows_linear
 
-    cluster, is_split = _SUMS[sums]
+    cluster = CLUSTER if sums == "cluster" else 1
     tile = few_rows_tile(tokens, architecture)
-    return few_rows_linear(tile, cluster, is_split=is_split, overlaps_launch=overlaps_launch)
+    return few_rows_linear(tile, cluster, overlaps_launch=overlaps_launch)
 
 
 def kernels() -> list[Kernel]:
-    """Every tile without parts, with parts in a cluster, and with parts of their own."""
+    """Tiles with parts in a cluster, and those that serve without parts."""
+    variants = [(tokens, "whole") for tokens in WHOLE_TILES]
+    variants += [(tokens, "cluster") for tokens in FEW_ROWS_TILES]
     return [
         Kernel(
             few_rows_name(tokens, sums),
@@ -64,6 +67,5 @@ def kernels() -> list[Kernel]:
             has_tensor_core=True,
             undeclared=_ELSEWHERE,
         )
-        for tokens in FEW_ROWS_TILES
-        for sums in _SUMS
+        for tokens, sums in variants
     ]
