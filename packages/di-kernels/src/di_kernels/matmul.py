@@ -2,10 +2,11 @@
 
 On a CPU the library behind `torch.nn.functional.linear` picks another algorithm for 1 row than for
 64, so that a row's last bits depend on how many rows are beside it. With `batch_invariant` every
-product is made of calls of one shape, `ROW_TILE` rows, the last tile filled up with zero rows. What
-then holds the promise is the library's arithmetic: in a call of fixed shape every row of the result
-is summed in the same order, wherever in the tile it lies. No vendor documents that; `python -m
-di_kernels check` verifies it on the machine at hand.
+product is made of calls of one shape, `ROW_TILE` rows, the last tile filled up with zero rows. Rows
+begin at multiples of 64 bytes, filled up with zero columns: a library may sum a row by where it
+lies (seen with 33 columns on an AMD EPYC). What then holds the promise is the library's arithmetic:
+in a call of fixed shape every row of the result is summed in the same order, wherever in the tile
+it lies. No vendor documents that; `python -m di_kernels check` verifies it on the machine at hand.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import torch
 from torch.nn.functional import linear, pad
 
 ROW_TILE = 16
+_ALIGNMENT = 64
 
 
 def matmul_rows(x: torch.Tensor, weight: torch.Tensor, *, batch_invariant: bool) -> torch.Tensor:
@@ -29,6 +31,11 @@ def matmul_rows(x: torch.Tensor, weight: torch.Tensor, *, batch_invariant: bool)
     """
     if not batch_invariant:
         return linear(x, weight)
+    missing = -x.shape[1] % (_ALIGNMENT // x.element_size())
+    if missing:
+        x, weight = pad(x, (0, missing)), pad(weight, (0, missing))
+    elif x.data_ptr() % _ALIGNMENT:
+        x = x.clone()
     return torch.cat([linear(tile, weight) for tile in row_tiles(x)])[: x.shape[0]]
 
 
