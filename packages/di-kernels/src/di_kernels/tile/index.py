@@ -171,7 +171,7 @@ def score_keys(rows_per_block: int, *, is_candidate: bool, has_async_proxy: bool
                 first = part * part_tiles * TILE
                 tiles = T.min(part_tiles, T.ceildiv(num_places - first, TILE))
                 found[0] = _NONE
-                if first + tx * run < num_places:
+                if tx < tiles * (TILE // run) and first + tx * run < num_places:
                     if is_candidate:
                         found[0] = candidates[
                             (row * (num_places // run) + first // run + tx) * candidate_step
