@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import math
 import os
 import statistics
 import sys
@@ -117,7 +118,7 @@ class Problem:
                 )
             difference += float((y[rows].double() - want).square().sum())
             norm += float(want.square().sum())
-        return (difference / norm) ** 0.5
+        return math.sqrt(difference / norm)
 
 
 def timed(call: Callable[[], torch.Tensor]) -> tuple[float, float]:
@@ -224,7 +225,7 @@ class Humming:
 
 def as_tuning(chosen: dict[str, Any]) -> dict[str, Any]:
     """A schedule as its kernels take it."""
-    tuning = {"num_ctas_per_sm": 1, "num_stages": 2}
+    tuning: dict[str, Any] = {"num_ctas_per_sm": 1, "num_stages": 2}
     tuning |= {
         key: tuple(value) if isinstance(value, list) else value
         for key, value in chosen.items()
@@ -243,11 +244,14 @@ def indexed_routing(counts: list[int], block: int, padding: int) -> dict[str, An
         ids += [*range(first, first + count), *[padding] * (blocks * block - count)]
         owners += [expert] * blocks
         first += count
-    as_tensor = {"dtype": torch.int32, "device": "cuda"}
+
+    def on_device(values: list[int] | int) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.int32, device="cuda")
+
     return {
-        "sorted_ids": torch.tensor(ids, **as_tensor),
-        "expert_ids": torch.tensor(owners, **as_tensor),
-        "num_tokens_padded": torch.tensor(len(ids), **as_tensor),
+        "sorted_ids": on_device(ids),
+        "expert_ids": on_device(owners),
+        "num_tokens_padded": on_device(len(ids)),
         "top_k": 1,
     }
 
