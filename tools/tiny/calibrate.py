@@ -29,7 +29,7 @@ _CONTEXT = 128
 _NUM_TOKENS = 40
 _REPEATS = 20
 
-Floats = NDArray[np.float64]
+Floats = NDArray[np.floating[Any]]
 Blocks = tuple[NDArray[np.int64], NDArray[np.int64], Floats]
 """Drafts verified and accepted of every block, [blocks], and confidence logits [blocks, R]."""
 
