@@ -1,4 +1,4 @@
-"""Cases of what stands between sub-layers and behind the last: transitions and the draw."""
+"""Cases of the draw behind the last layer."""
 
 from __future__ import annotations
 
@@ -8,44 +8,14 @@ from collections.abc import Iterator
 import torch
 
 from di_kernels import ops
-from di_kernels.cases.case import Case, Outputs, Sizes, Source, nbytes
+from di_kernels.cases.case import Case, Outputs, Sizes, Source
 
 _WORD = 0xFFFFFFFF
 
 
 def cases(sizes: Sizes, source: Source, num_rows: int) -> Iterator[Case]:
-    """Streams and input of a transition; tokens of drawn and greedy rows."""
-    yield _transition(sizes, source, num_rows)
+    """Tokens of drawn and greedy rows."""
     yield _draw(sizes, source, num_rows)
-
-
-def _transition(sizes: Sizes, source: Source, num_rows: int) -> Case:
-    copies, hidden = sizes.copies, sizes.hidden
-    x, y = source.normal(num_rows, copies, hidden), source.normal(num_rows, hidden)
-    post, pre = (source.wide(num_rows, copies).sigmoid() for _ in range(2))
-    residual, norm = source.wide(num_rows, copies, copies).softmax(2), source.normal(hidden)
-    num_mixes = (2 + copies) * copies
-    fn = source.wide(num_mixes, copies * hidden, scale=(copies * hidden) ** -0.5)
-    scale, base = source.wide(3), source.wide(num_mixes)
-
-    def run(rows: torch.Tensor) -> Outputs:
-        step = ops.hc_transition(
-            y[rows], x[rows], post[rows], residual[rows], pre[rows], norm, fn, scale, base,
-            iterations=20, batch_invariant=source.batch_invariant,
-        )  # fmt: skip
-        # The coefficients are those of `hc_mixes`, whose cases know the streams' rounding.
-        return step.streams, step.normed
-
-    def oracle() -> Outputs:
-        streams = post.double()[:, :, None] * y.double()[:, None]
-        streams = streams + torch.einsum("tij,tih->tjh", residual.double(), x.double())
-        collapsed = torch.einsum("tc,tch->th", pre.double(), streams)
-        rms = (collapsed.square().mean(1, keepdim=True) + 1e-20).sqrt()
-        return streams, collapsed / rms * norm.double()
-
-    label = f"{num_rows}x{copies}x{hidden}"
-    moved = nbytes(x, x, y, y, fn)
-    return Case("hc_transition", label, source.dtype, num_rows, run, oracle, False, moved)
 
 
 def _draw(sizes: Sizes, source: Source, num_rows: int) -> Case:
