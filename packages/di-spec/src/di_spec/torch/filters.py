@@ -19,9 +19,9 @@ _GUESSES = (256, 8192)
 def logits_status(largest: Tensor) -> Tensor:
     """`RowStatus` codes, uint8 [rows], of the row maxima (NaN wins a maximum)."""
     status = torch.zeros(largest.shape, dtype=torch.uint8, device=largest.device)
-    status[largest.isnan()] = RowStatus.NAN
-    status[largest.isposinf()] = RowStatus.INFINITE
-    status[largest.isneginf()] = RowStatus.NOTHING_ALLOWED
+    status.masked_fill_(largest.isnan(), RowStatus.NAN)
+    status.masked_fill_(largest.isposinf(), RowStatus.INFINITE)
+    status.masked_fill_(largest.isneginf(), RowStatus.NOTHING_ALLOWED)
     return status
 
 
