@@ -45,5 +45,6 @@ class CountingModel:
         """Minus the distance from the next token, shape (rows, vocab_size), float32."""
         candidates = torch.arange(self._vocab_size, dtype=torch.float32)
         logits = -((candidates - hidden - 1) % self._vocab_size)
-        logits[torch.isin(hidden[:, 0], self._nan_after)] = torch.nan
+        is_bad = torch.isin(hidden[:, 0], self._nan_after)
+        logits = logits.masked_fill(is_bad.unsqueeze(1), torch.nan)
         return logits
