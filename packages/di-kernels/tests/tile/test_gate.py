@@ -57,13 +57,12 @@ def test_an_undeclared_kernel_is_listed_with_its_reason(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("architecture", ["sm_90a", "sm_100a"])
-def test_products_compile_without_a_gpu(architecture):
+def test_a_product_compiles_without_a_gpu():
     pytest.importorskip("tilelang", reason="the extra `tilelang` is not installed")
     if toolchain.missing_tools() is not None:
         pytest.skip("no nvcc")
-    for result in run_gate([architecture], names=["mxfp4_routed_swiglu_16", "combine_shared"]):
-        assert result.status == "pass", result.detail
+    (result,) = run_gate(["sm_90a"], names=["mxfp4_routed_swiglu_16"])
+    assert result.status == "pass", result.detail
 
 
 def test_compiling_leaves_stdout_alone(monkeypatch, capsys):
