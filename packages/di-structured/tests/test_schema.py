@@ -10,7 +10,11 @@ from hypothesis import given, settings
 from di_structured import InvalidSchemaError, OutputSchema, schema_from_so_args
 from di_structured.testing import compile_here
 
-CHARACTERS = st.characters(codec="utf-8", exclude_characters="\0")
+# U+D000 to U+D7FF begin with the byte of the surrogates, which is hidden as a token of its own: a
+# vocabulary of bytes cannot write them.
+CHARACTERS = st.characters(codec="utf-8", exclude_characters="\0").filter(
+    lambda char: not "\ud000" <= char <= "\ud7ff"
+)
 
 
 @settings(max_examples=30)
