@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-
 import torch
 
 from di_kernels.ops.sampling import DrawnTokens
 from di_kernels.tile.catalogue import kernel_for
-from di_kernels.tile.views import aligned
+from di_kernels.tile.views import aligned, constant
 
 THREADS, MAX_PARTS = 256, 128
 STATE = 5
@@ -40,10 +38,13 @@ def draw_tokens(
     parts = parts_for(num_rows, blocks, sms)
     part_blocks = -(-blocks // parts)
     parts = -(-blocks // part_blocks)
-    mask = _everything(-(-vocab_size // 32), device) if mask_bits is None else mask_bits
+    if mask_bits is None:
+        mask = constant(-(-vocab_size // 32), -1, torch.int32, device).unsqueeze(0)
+    else:
+        mask = mask_bits.contiguous()
     states = torch.empty(num_rows, parts, STATE, dtype=torch.float64, device=device)
     arguments = (
-        aligned(logits).view(num_rows, blocks, 4), mask.contiguous().view(torch.uint32),
+        aligned(logits).view(num_rows, blocks, 4), mask.view(torch.uint32),
         int(mask_bits is not None), temperature.contiguous(), seed.contiguous(),
         position.contiguous(), purpose, part_blocks, states,
     )  # fmt: skip
@@ -51,8 +52,3 @@ def draw_tokens(
     kernel_for(f"draw_screen_{dtype}", device)(*arguments)
     kernel_for(f"draw_decide_{dtype}", device)(*arguments, token_ids, status)
     return DrawnTokens(token_ids, status)
-
-
-@functools.cache
-def _everything(words: int, device: torch.device) -> torch.Tensor:
-    return torch.full((1, words), -1, dtype=torch.int32, device=device)

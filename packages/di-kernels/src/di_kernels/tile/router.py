@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-
 import torch
 
 from di_kernels.tile.catalogue import kernel_for
+from di_kernels.tile.views import constant
 
 MAX_EXPERTS = 512
 MAX_CHOSEN = 32
@@ -26,7 +25,7 @@ def router_topk(
     if num_rows == 0:
         return indices, weights
     if bias is None:
-        bias = _no_bias(experts, logits.device)
+        bias = constant(experts, 0, torch.float32, logits.device)
     mask = torch.empty(num_rows, dtype=torch.uint8, device=logits.device)
     if row_mask is not None:
         mask = row_mask.contiguous().view(torch.uint8)
@@ -35,8 +34,3 @@ def router_topk(
         int(bias.dim() == 2), scaling_factor, indices, weights,
     )  # fmt: skip
     return indices, weights
-
-
-@functools.cache
-def _no_bias(experts: int, device: torch.device) -> torch.Tensor:
-    return torch.zeros(experts, device=device)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 
 from di_kernels.records import UNIT_BYTES, RecordPool, code_bytes, record_bytes
@@ -43,6 +45,18 @@ def words_of(numbers: torch.Tensor) -> tuple[torch.Tensor, int]:
 def four_wide(table: torch.Tensor) -> torch.Tensor:
     """A float table as float32 units of four values."""
     return aligned(table.to(torch.float32)).view(-1, 4)
+
+
+def constant(size: int, value: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Equal values, kept from call to call.
+
+    Inside the capture of a graph they are made anew: its memory holds them in replays only.
+    """
+    make = torch.full if torch.cuda.is_current_stream_capturing() else _kept
+    return make((size,), value, dtype=dtype, device=device)
+
+
+_kept = functools.cache(torch.full)
 
 
 def record_places(pool: RecordPool) -> tuple[int, ...]:
