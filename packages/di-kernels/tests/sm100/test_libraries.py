@@ -94,7 +94,7 @@ class BoundFunction:
     """
 
     def __call__(self):
-        raise NotImplementedError
+        """Makes it callable; nothing calls it."""
 
     @property
     def __signature__(self):

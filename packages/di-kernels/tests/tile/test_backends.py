@@ -20,7 +20,7 @@ from di_kernels import (
 )
 from di_kernels.ops.attention import record_layout
 from di_kernels.registry import get_op
-from di_kernels.tile import attend, linears, plan, toolchain
+from di_kernels.tile import attend, linears, plan, toolchain, views
 from di_kernels.tile.catalogue import kernels
 from di_kernels.tile.catalogue.products import LINEAR_TILES
 
@@ -139,6 +139,23 @@ def test_layouts_and_sizes_are_refused_by_name(monkeypatch):
     refusal = backend.refusal(*call, {"hidden": 320, "size": 256, "experts": 8})
     assert isinstance(refusal, UnsupportedShapeError)
     assert "hidden % 256 == 0 (got 320)" in str(refusal)
+    linear = backends("mxfp8_linear")[0]
+    sizes = {"size": 256, "out_size": 128, "out_bytes": torch.float32.itemsize}
+    refusal = linear.refusal("mxfp8_linear", *call[1:], sizes, layout="fragment order")
+    assert isinstance(refusal, UnsupportedShapeError)
+    assert "out_bytes <= 2 (got 4)" in str(refusal)
+
+
+def test_a_constant_is_kept_but_not_from_the_capture_of_a_graph(monkeypatch):
+    arguments = (5, -1, torch.int32, torch.device("cpu"))
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    captured = views.constant(*arguments)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    kept = views.constant(*arguments)
+    assert captured is not kept
+    assert views.constant(*arguments) is kept
+    assert torch.equal(captured, kept)
+    assert kept.tolist() == [-1] * 5
 
 
 def test_pools_that_are_no_whole_units_have_another_layout():

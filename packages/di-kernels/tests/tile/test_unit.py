@@ -36,7 +36,7 @@ extern "C" __global__ void kernel_kernel(unsigned* out) { out[threadIdx.x] = tab
 def needs_nvcc():
     pytest.importorskip("tilelang", reason="the extra `tilelang` is not installed")
     if toolchain.find_nvcc() is None:
-        pytest.skip("no nvcc")
+        pytest.skip("no nvcc: the extra `tilelang` of di-kernels brings it")
 
 
 def test_every_kernel_gets_its_own_lines():

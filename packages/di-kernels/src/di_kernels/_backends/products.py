@@ -54,6 +54,8 @@ for _op, _function in (
             size_rules=(
                 *_product_rules("size"),
                 SizeRule("out_size", _WEIGHT_ROWS, multiple_of=_WEIGHT_ROWS),
+                # The kernels round to bfloat16; float32 results are promised unrounded.
+                SizeRule("out_bytes", maximum=torch.bfloat16.itemsize),
             ),
             determinism="row_invariant_on_request",
             availability=missing_tools,

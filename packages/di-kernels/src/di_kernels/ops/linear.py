@@ -53,14 +53,16 @@ def linear(
         TypeError: A dtype that is not served.
     """
     check_shape("weight", weight, (None, x.shape[-1]))
+    out_dtype = out_dtype or x.dtype
     run = _linear_op(weight).select(
         x,
         row_invariant=batch_invariant,
         layout=product_layout(weight, quantize_input),
         size=x.shape[-1],
         out_size=weight.shape[0],
+        out_bytes=out_dtype.itemsize,
     )
-    return run(x, weight, quantize_input, out_dtype or x.dtype, batch_invariant)
+    return run(x, weight, quantize_input, out_dtype, batch_invariant)
 
 
 def grouped_linear(
@@ -93,14 +95,16 @@ def grouped_linear(
             f"got: {weight.shape[0]}"
         )
     check_shape("weight", weight, (None, size) if len(weight.shape) == 2 else (groups, None, size))
+    out_dtype = out_dtype or x.dtype
     run = _GROUPED_LINEAR.select(
         x,
         layout=layout_of(weight),
         size=size,
         groups=groups,
         out_size=weight.shape[0] // groups if len(weight.shape) == 2 else weight.shape[1],
+        out_bytes=out_dtype.itemsize,
     )
-    return run(x, weight, out_dtype or x.dtype, batch_invariant)
+    return run(x, weight, out_dtype, batch_invariant)
 
 
 def mxfp8_weight_dequantize(
