@@ -12,7 +12,8 @@ bfloat16, or e4m3 with one scale per row. Humming runs the schedules it chooses 
 indexed and its grouped product, and the one of `humming_schedules.json`, found by a search over
 2,500 schedules on an H200. Our first matrix includes SwiGLU and the routing weight, Humming's does
 not: it has another kernel for that. Times are medians of graph replays with the L2 cache
-overwritten before every call; errors are against float64 for the first and the last expert.
+filled with other data before every call; errors are against float64 for the first and the last
+expert.
 """
 
 from __future__ import annotations
