@@ -109,13 +109,31 @@ def unpack_macro(tile: GemmTile):
     return unpack
 
 
-def _multiplier(tile: GemmTile):
-    """A macro of the products of one stage.
+def stage_loader(tile: GemmTile):
+    """A macro that copies the codes and scales of one stage into shared memory."""
+    groups, depth = tile.warp_groups * tile.row_tiles, tile.stage_blocks
 
-    Two fragments take turns when products overlap: a block is converted while the one before is
+    @T.macro
+    def load_stage(codes, scales, matrix, bx, step, codes_s, scales_s):
+        T.copy(
+            codes[matrix, bx * groups : (bx + 1) * groups, step * depth : (step + 1) * depth, :],
+            codes_s,
+        )
+        T.copy(
+            scales[matrix, bx * groups : (bx + 1) * groups, step * depth : (step + 1) * depth, :],
+            scales_s,
+        )
+
+    return load_stage
+
+
+def stage_multiplier(tile: GemmTile, unpack, columns: int):
+    """A macro of the products of one stage; `unpack` converts so many columns at a time.
+
+    Two fragments take turns when products overlap: columns are converted while those before are
     multiplied.
     """
-    unpack = unpack_macro(tile)
+    num_blocks = tile.stage_blocks * BLOCK // columns
 
     @T.macro
     def multiply(codes_s, scales_s, x_s, row_tile, block, fragment, words, values, total):
@@ -124,7 +142,7 @@ def _multiplier(tile: GemmTile):
         if tile.overlaps:
             T.wgmma_gemm(
                 fragment,
-                x_s[:, block * BLOCK : (block + 1) * BLOCK],
+                x_s[:, block * columns : (block + 1) * columns],
                 total,
                 transpose_B=True,
                 policy=T.GemmWarpPolicy.FullRow,
@@ -133,7 +151,7 @@ def _multiplier(tile: GemmTile):
         else:
             T.gemm(
                 fragment,
-                x_s[:, block * BLOCK : (block + 1) * BLOCK],
+                x_s[:, block * columns : (block + 1) * columns],
                 total,
                 transpose_B=True,
                 policy=T.GemmWarpPolicy.FullRow,
@@ -144,15 +162,15 @@ def _multiplier(tile: GemmTile):
     def multiply_stage(codes_s, scales_s, x_s, fragments, words, values, totals):
         staged = (codes_s, scales_s, x_s)
         if tile.row_tiles == 2:
-            for block in T.unroll(tile.stage_blocks):
+            for block in T.unroll(num_blocks):
                 multiply(*staged, 0, block, fragments[0], words, values, totals[0])
                 multiply(*staged, 1, block, fragments[-1], words, values, totals[1])
         elif tile.overlaps:
-            for turn in T.unroll(tile.stage_blocks // 2):
+            for turn in T.unroll(num_blocks // 2):
                 multiply(*staged, 0, 2 * turn, fragments[0], words, values, totals[0])
                 multiply(*staged, 0, 2 * turn + 1, fragments[1], words, values, totals[0])
         else:
-            for block in T.unroll(tile.stage_blocks):
+            for block in T.unroll(num_blocks):
                 multiply(*staged, 0, block, fragments[0], words, values, totals[0])
         if tile.overlaps:
             T.wait_wgmma(0)
@@ -209,7 +227,8 @@ def routed_gemm(tile: GemmTile, *, swiglu: bool) -> object:
     groups = tile.warp_groups * tile.row_tiles
     out_rows = tile.weight_rows // 2 if swiglu else tile.weight_rows
     width = out_rows // groups
-    multiply_stage, activate = _multiplier(tile), _swiglu_epilogue(tile)
+    load_stage, activate = stage_loader(tile), _swiglu_epilogue(tile)
+    multiply_stage = stage_multiplier(tile, unpack_macro(tile), BLOCK)
 
     @T.prim_func
     def kernel(
@@ -245,24 +264,7 @@ def routed_gemm(tile: GemmTile, *, swiglu: bool) -> object:
             if tile.row_tiles == 2:
                 T.clear(totals[1])
             for step in T.Pipelined(blocks // depth, num_stages=tile.stages):
-                T.copy(
-                    codes[
-                        expert,
-                        bx * groups : (bx + 1) * groups,
-                        step * depth : (step + 1) * depth,
-                        :,
-                    ],
-                    codes_s,
-                )
-                T.copy(
-                    scales[
-                        expert,
-                        bx * groups : (bx + 1) * groups,
-                        step * depth : (step + 1) * depth,
-                        :,
-                    ],
-                    scales_s,
-                )
+                load_stage(codes, scales, expert, bx, step, codes_s, scales_s)
                 T.copy(x[first, step * depth * BLOCK], x_s)
                 multiply_stage(codes_s, scales_s, x_s, fragments, words, values, totals)
             if swiglu:
@@ -298,7 +300,8 @@ def grouped_gemm(tile: GemmTile, *, is_split: bool) -> object:
         tile.stage_blocks,
     )
     out_dtype = "float32" if is_split else "bfloat16"
-    multiply_stage = _multiplier(tile)
+    load_stage = stage_loader(tile)
+    multiply_stage = stage_multiplier(tile, unpack_macro(tile), BLOCK)
 
     @T.prim_func
     def kernel(
@@ -335,24 +338,7 @@ def grouped_gemm(tile: GemmTile, *, is_split: bool) -> object:
             count = T.min(part_steps, blocks // depth - begin)
             T.clear(total)
             for step in T.Pipelined(count, num_stages=tile.stages):
-                T.copy(
-                    codes[
-                        group,
-                        bx * groups : (bx + 1) * groups,
-                        (begin + step) * depth : (begin + step + 1) * depth,
-                        :,
-                    ],
-                    codes_s,
-                )
-                T.copy(
-                    scales[
-                        group,
-                        bx * groups : (bx + 1) * groups,
-                        (begin + step) * depth : (begin + step + 1) * depth,
-                        :,
-                    ],
-                    scales_s,
-                )
+                load_stage(codes, scales, group, bx, begin + step, codes_s, scales_s)
                 T.copy(x[by * tokens, (group * blocks + (begin + step) * depth) * BLOCK], x_s)
                 multiply_stage(codes_s, scales_s, x_s, fragments, words, values, [total])
             for i, j in T.Parallel(rows, tokens):

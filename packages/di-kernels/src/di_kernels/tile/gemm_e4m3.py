@@ -24,7 +24,7 @@ import tilelang.language as T
 
 from di_kernels.tile.cuda_source import COMMON, SWIGLU
 from di_kernels.tile.fp8_source import E4M3_WEIGHTS
-from di_kernels.tile.gemm import BLOCK, GemmTile
+from di_kernels.tile.gemm import BLOCK, GemmTile, stage_loader, stage_multiplier
 
 CODE_WORDS = 512
 SCALE_WORDS = 32
@@ -32,27 +32,21 @@ SCALE_WORDS = 32
 PAIR = 2 * BLOCK
 
 
-def _multiplier(tile: GemmTile):
-    """A function that emits the products of one stage.
-
-    Two fragments take turns when products overlap: a pair of blocks is converted while the one
-    before is multiplied.
-    """
+def _unpack_macro(tile: GemmTile):
+    """Conversion of two blocks of every warp group, whose codes start at place `first`."""
     rows = BLOCK * tile.warp_groups
 
     @T.macro
-    def unpack(codes_s, scales_s, row_tile, pair, fragment, words, values):
+    def unpack(codes_s, scales_s, first, pair, fragment, words, values):
         tx = T.get_thread_binding()
         for half in T.unroll(2):
             for v in T.vectorized(4):
-                words[v] = codes_s[
-                    row_tile * tile.warp_groups + tx // 128, pair * 2 + half, (tx % 128) * 4 + v
-                ]
+                words[v] = codes_s[first + tx // 128, pair * 2 + half, (tx % 128) * 4 + v]
             T.call_extern(
                 "handle",
                 "di_unpack_mxfp4_to_e4m3",
                 T.access_ptr(words, "r"),
-                scales_s[row_tile * tile.warp_groups + tx // 128, pair * 2 + half, (tx % 128) // 4],
+                scales_s[first + tx // 128, pair * 2 + half, (tx % 128) // 4],
                 half,
                 T.access_ptr(values, "w"),
             )
@@ -64,48 +58,7 @@ def _multiplier(tile: GemmTile):
                 (j // 16) * 8 + (i % 16) // 8 * 4 + j % 4,
             )
 
-    @T.macro
-    def multiply(codes_s, scales_s, x_s, row_tile, pair, fragment, words, values, total):
-        unpack(codes_s, scales_s, row_tile, pair, fragment, words, values)
-        if tile.overlaps:
-            T.wgmma_gemm(
-                fragment,
-                x_s[:, pair * PAIR : (pair + 1) * PAIR],
-                total,
-                transpose_B=True,
-                policy=T.GemmWarpPolicy.FullRow,
-            )
-            T.wait_wgmma(1)
-        else:
-            T.gemm(
-                fragment,
-                x_s[:, pair * PAIR : (pair + 1) * PAIR],
-                total,
-                transpose_B=True,
-                policy=T.GemmWarpPolicy.FullRow,
-            )
-
-    # One statement, so that a stage has one barrier: TileLang gives every statement its own.
-    num_pairs = tile.stage_blocks // 2
-
-    @T.macro
-    def multiply_stage(codes_s, scales_s, x_s, fragments, words, values, totals):
-        staged = (codes_s, scales_s, x_s)
-        if tile.row_tiles == 2:
-            for pair in T.unroll(num_pairs):
-                multiply(*staged, 0, pair, fragments[0], words, values, totals[0])
-                multiply(*staged, 1, pair, fragments[-1], words, values, totals[1])
-        elif tile.overlaps:
-            for turn in T.unroll(num_pairs // 2):
-                multiply(*staged, 0, 2 * turn, fragments[0], words, values, totals[0])
-                multiply(*staged, 0, 2 * turn + 1, fragments[1], words, values, totals[0])
-        else:
-            for pair in T.unroll(num_pairs):
-                multiply(*staged, 0, pair, fragments[0], words, values, totals[0])
-        if tile.overlaps:
-            T.wait_wgmma(0)
-
-    return multiply_stage
+    return unpack
 
 
 def _epilogue(tile: GemmTile, *, swiglu: bool):
@@ -185,7 +138,8 @@ def routed_gemm_e4m3(tile: GemmTile, *, swiglu: bool) -> object:
     groups = tile.warp_groups * tile.row_tiles
     out_rows = tile.weight_rows // 2 if swiglu else tile.weight_rows
     width = out_rows // groups
-    multiply_stage, scale_and_put = _multiplier(tile), _epilogue(tile, swiglu=swiglu)
+    load_stage, scale_and_put = stage_loader(tile), _epilogue(tile, swiglu=swiglu)
+    multiply_stage = stage_multiplier(tile, _unpack_macro(tile), PAIR)
 
     @T.prim_func
     def kernel(
@@ -226,24 +180,7 @@ def routed_gemm_e4m3(tile: GemmTile, *, swiglu: bool) -> object:
             if tile.row_tiles == 2:
                 T.clear(totals[1])
             for step in T.Pipelined(blocks // depth, num_stages=tile.stages):
-                T.copy(
-                    codes[
-                        expert,
-                        bx * groups : (bx + 1) * groups,
-                        step * depth : (step + 1) * depth,
-                        :,
-                    ],
-                    codes_s,
-                )
-                T.copy(
-                    scales[
-                        expert,
-                        bx * groups : (bx + 1) * groups,
-                        step * depth : (step + 1) * depth,
-                        :,
-                    ],
-                    scales_s,
-                )
+                load_stage(codes, scales, expert, bx, step, codes_s, scales_s)
                 T.copy(x[first, step * depth * BLOCK], x_s)
                 multiply_stage(codes_s, scales_s, x_s, fragments, words, values, totals)
             scale_and_put(
