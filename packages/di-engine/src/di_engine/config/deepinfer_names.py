@@ -68,7 +68,7 @@ DEEPINFER_ARGUMENTS: dict[str, Counterpart] = {
 DEEPINFER_VARIABLES: dict[str, Counterpart] = {
     "DEEPINFER_ACCELERATOR": Counterpart("device"),
     "DEEPINFER_COMPUTE_SUM_SMALLER_PROBS": _none("not offered"),
-    "DEEPINFER_JIT_CACHE_DIR": _none("no compiled kernels yet"),
+    "DEEPINFER_JIT_CACHE_DIR": _none("TileLang reads `TILELANG_CACHE_DIR` itself"),
     "DEEPINFER_NCCL_NUM_SMS": _none(_PARALLEL),
     "DEEPINFER_USERBUFFER_COMM_SMS": _none(_PARALLEL),
     "DEEPINFER_GLOO_TIMEOUT": _none(_PARALLEL),
