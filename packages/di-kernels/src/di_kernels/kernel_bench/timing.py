@@ -1,7 +1,7 @@
 """Times of CUDA graph replays, the L2 cache filled with other data before every call.
 
 It is filled by reading: what a write left there would have to be written back while the call runs.
-The time of reading is measured alone and taken off.
+The time of reading alone is measured beside every replay and taken off, for clocks drift.
 """
 
 from __future__ import annotations
@@ -56,28 +56,30 @@ def graph_times(call: Callable[[], object], device: str | torch.device) -> list[
     """Microseconds per call of several replays of a graph of calls, each after an L2 flush."""
     others = torch.zeros(_FLUSH_BYTES // 4, dtype=torch.float32, device=device)
 
-    def captured(with_call: bool) -> list[float]:
+    def captured(with_call: bool) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             for _ in range(_CALLS):
                 others.sum()
                 if with_call:
                     call()
-        times = []
-        for _ in range(_REPLAYS + 1):
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            graph.replay()
-            end.record()
-            end.synchronize()
-            times.append(1e3 * start.elapsed_time(end) / _CALLS)
-        return times[1:]
+        return graph
 
     for _ in range(2):
         call()
     torch.cuda.synchronize(device)
-    empty = statistics.median(captured(with_call=False))
-    return [time - empty for time in captured(with_call=True)]
+    reading, both = captured(with_call=False), captured(with_call=True)
+    times = [_replay_us(both) - _replay_us(reading) for _ in range(_REPLAYS + 1)]
+    return [time / _CALLS for time in times[1:]]
+
+
+def _replay_us(graph: torch.cuda.CUDAGraph) -> float:
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    graph.replay()
+    end.record()
+    end.synchronize()
+    return 1e3 * start.elapsed_time(end)
 
 
 def measure(

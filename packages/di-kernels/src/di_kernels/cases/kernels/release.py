@@ -39,7 +39,7 @@ BLOCK_BYTES = 114_048
 
 def random_mxfp4(source: Source, *shape: int) -> MXFP4Weight:
     """Random codes, scales of five octaves; drawn on the device, a CPU takes seconds for all."""
-    seed = int(torch.randint(1 << 31, (), generator=source.generator))
+    seed = int(source.integers(0, 1 << 31))
     generator = torch.Generator(source.device).manual_seed(seed)
 
     def draw(low: int, high: int, columns: int) -> torch.Tensor:
