@@ -79,7 +79,8 @@ def _replay_us(graph: torch.cuda.CUDAGraph) -> float:
     graph.replay()
     end.record()
     end.synchronize()
-    return 1e3 * start.elapsed_time(end)
+    milliseconds: float = start.elapsed_time(end)
+    return 1e3 * milliseconds
 
 
 def measure(
