@@ -86,11 +86,21 @@ def test_a_missing_library_is_named(double_op):
     assert "no_such_module" in row.refusals[0]
 
 
-def test_selection_is_logged_once(double_op, caplog):
+def test_a_fallback_is_logged_once(double_op, caplog):
+    double_op.register(Backend("tilelang", lambda x: x, device_types=("cuda",)))
     with caplog.at_level(logging.INFO, logger="di_kernels.registry"):
         for _ in range(3):
             double_op.select(torch.ones(1))
-    assert caplog.messages == ["test_double: reference on cpu"]
+    assert caplog.messages == [
+        "test_double: reference on cpu "
+        "(`test_double` backend `tilelang` needs a device of type cuda, got: cpu)"
+    ]
+
+
+def test_an_op_without_a_choice_logs_nothing(double_op, caplog):
+    with caplog.at_level(logging.INFO, logger="di_kernels.registry"):
+        double_op.select(torch.ones(1))
+    assert caplog.messages == []
 
 
 def test_a_cpu_is_asked_anew_once_a_backend_for_it_is_there(double_op):

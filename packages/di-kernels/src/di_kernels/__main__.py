@@ -74,6 +74,7 @@ def _add_compile(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     command.add_argument(
         "--arch", default=",".join(ARCHITECTURES), help="comma separated (default: %(default)s)"
     )
+    command.add_argument("--op", action="append", default=[], help="its kernels only; repeatable")
     command.add_argument(
         "--kernel", action="append", default=[], help="this kernel only; repeatable"
     )
@@ -86,6 +87,11 @@ def _compile(options: argparse.Namespace) -> int:
     architectures = options.arch.split(",")
     for kind, given, known in (
         ("architecture", architectures, ARCHITECTURES),
+        (
+            "op with kernels",
+            options.op,
+            sorted({op for kernel in kernels().values() for op in kernel.ops}),
+        ),
         ("kernel", options.kernel, kernels()),
     ):
         unknown = sorted(set(given) - set(known))
@@ -93,10 +99,12 @@ def _compile(options: argparse.Namespace) -> int:
             print(f"unknown {kind}: {', '.join(unknown)}", file=sys.stderr)
             print(f"hint: one of {', '.join(known)}", file=sys.stderr)
             return 2
+    names = [*options.kernel]
+    names += [kernel.name for kernel in kernels().values() if set(kernel.ops) & set(options.op)]
     results = []
     try:
         for result in run_gate(
-            architectures, names=options.kernel, per_op=options.per_op, jobs=options.jobs
+            architectures, names=names, per_op=options.per_op, jobs=options.jobs
         ):
             results.append(result)
             if not options.json:

@@ -283,7 +283,7 @@ class Op(Generic[P, R]):
             if refusal is None:
                 return self._announced(backend, like.device.type, refused)
             if backend.name == wanted:
-                hint = f"leave out `use_backend`, then `{REFERENCE}` serves"
+                hint = f"leave out `use_backend`, then `{REFERENCE}` serves on {like.device}"
                 raise type(refusal)(f"{refusal}\nhint: {hint}")
             refused = refused or refusal
         raise UnsupportedDtypeError(
@@ -293,10 +293,12 @@ class Op(Generic[P, R]):
     def _announced(
         self, backend: Backend[P, R], device_type: str, refused: KernelError | None = None
     ) -> Callable[P, R]:
-        """Logs once who serves, and why the preferred backend does not."""
+        """Logs once who serves where there is a choice, and why the preferred one does not."""
         key = (backend.name, device_type)
         if key not in self._logged:
             self._logged.add(key)
+            if len(self.backends) == 1:
+                return backend.run
             reason = f" ({str(refused).splitlines()[0]})" if refused is not None else ""
             logger.info("%s: %s on %s%s", self.name, backend.name, device_type, reason)
         return backend.run

@@ -23,6 +23,20 @@ def test_unknown_names_are_wrong_use(capsys):
     assert "unknown architecture: sm_70\nhint: one of sm_80" in capsys.readouterr().err
     assert main(["compile", "--kernel", "nope"]) == 2
     assert "unknown kernel: nope" in capsys.readouterr().err
+    assert main(["compile", "--op", "swiglu"]) == 2
+    assert "unknown op with kernels: swiglu\nhint: one of apply_rope" in capsys.readouterr().err
+
+
+def test_an_op_stands_for_its_kernels(monkeypatch, capsys):
+    asked = []
+
+    def compiled(_, names, **__):
+        asked.extend(names)
+        return ()
+
+    monkeypatch.setattr("di_kernels.__main__.run_gate", compiled)
+    assert main(["compile", "--op", "engram_gate", "--kernel", "router_topk"]) == 0
+    assert asked == ["router_topk", "engram_gate", "engram_gate_masked"]
 
 
 def test_missing_tools_have_their_own_exit_code(monkeypatch, capsys):
