@@ -10,12 +10,14 @@ from di_kernels import ops
 from di_kernels.cases.case import Source
 from di_kernels.cases.kernels import release as widths
 from di_kernels.kernel_bench.timing import Workload, on_tilelang
+from di_kernels.kernel_bench.torch_ways import compiled_way
 from di_kernels.ops.rope import RopeRotation
 from di_kernels.records import RecordPool
 from di_kernels.registry import use_backend
 from di_kernels.tile.toolchain import TILELANG
 
 _ROWS = (1, 6, 16, 64, 256, 2048)
+_COMPILED_ROWS = 64
 
 
 def sparse_attention(source: Source) -> Iterator[Workload]:
@@ -51,7 +53,10 @@ def sparse_attention(source: Source) -> Iterator[Workload]:
 
             ways = {"tilelang": on_tilelang(ours)}
             if num_rows <= 256:
-                ways["torch bf16"] = _gathered_attention(entries, q, slots, chosen)
+                gathered = _gathered_attention(entries, q, slots, chosen)
+                ways["torch bf16"] = gathered
+                if num_rows == _COMPILED_ROWS:
+                    ways |= compiled_way("sparse_attention", torch.compile(gathered, dynamic=False))
             flops = 4 * num_rows * widths.HEADS * widths.HEAD_DIM * (128 + width)
             yield Workload("sparse_attention", f"{name}, {num_rows} rows", ways, moved, flops)
             if name != "mxfp8":

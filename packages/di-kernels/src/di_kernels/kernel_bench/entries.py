@@ -8,7 +8,6 @@ them into a plain table of records.
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Callable, Iterator
 
 import torch
@@ -20,11 +19,10 @@ from di_kernels.cases.kernels.release import HEAD_DIM, HEADS, HIDDEN
 from di_kernels.cases.kernels.rows import INDEX_DIM, INDEX_HEADS, LORA, rotations
 from di_kernels.formats import mxfp4_encode, mxfp8_encode, nvfp4_encode
 from di_kernels.kernel_bench.timing import Workload, on_tilelang
+from di_kernels.kernel_bench.torch_ways import compiled_way
 from di_kernels.ops.rope import RopeRotation
 from di_kernels.records import record_bytes
 from di_kernels.registry import REFERENCE, get_op, use_backend
-
-logger = logging.getLogger(__name__)
 
 _ROWS = (1, 16, 64, 256, 2048)
 _TORCH_ROWS = 256
@@ -47,23 +45,12 @@ def _workload(
         with use_backend(REFERENCE):
             return call()
 
-    ways = {"tilelang": on_tilelang(call)}
+    ways: dict[str, Call] = {"tilelang": on_tilelang(call)}
     if num_rows <= _TORCH_ROWS:
         ways["torch"] = eager
-    if compiled is not None and _works(op, compiled):
-        ways["torch.compile"] = compiled
+    if compiled is not None:
+        ways |= compiled_way(op, compiled)
     return Workload(op, label, ways, moved, 0)
-
-
-def _works(op: str, call: Call) -> bool:
-    """Whether torch compiles the call; its compiler raises errors of many kinds."""
-    try:
-        with torch.inference_mode():
-            call()
-    except Exception as error:
-        logger.warning("%s: torch.compile fails: %s", op, str(error).splitlines()[0])
-        return False
-    return True
 
 
 def _compiled(num_rows: int, function: Callable[..., object], *arguments: object) -> Call | None:

@@ -34,8 +34,9 @@ def hyper_connections(source: Source) -> Iterator[Workload]:
             in_turn.append(ways["tilelang"])
             yield Workload(op, f"{num_rows} rows", ways, moved, flops)
         ways = ways_of(
-            "hc_transition", y, x, post, residual, pre, norm, *coefficients, compiles=False
-        )
+            "hc_transition", y, x, post, residual, pre, norm, *coefficients,
+            compiles=num_rows == _COMPILED_ROWS,
+        )  # fmt: skip
         ways["tilelang, three ops"] = _all_of(in_turn)
         moved = 2 * x.nbytes + 2 * y.nbytes + fn.nbytes
         yield Workload("hc_transition", f"{num_rows} rows", ways, moved, product)

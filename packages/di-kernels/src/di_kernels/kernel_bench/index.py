@@ -9,11 +9,13 @@ import torch
 from di_kernels.cases.case import Source
 from di_kernels.cases.kernels.index import CANDIDATE_BLOCK, DIM, HEADS, Scored, index_pool
 from di_kernels.kernel_bench.timing import Workload, on_tilelang
+from di_kernels.kernel_bench.torch_ways import compiled_way
 from di_kernels.records import RecordPool, record_bytes
 
 _ENTRIES = 131_072
 _CANDIDATES = 2048
 # Requests, rows of each.
+_COMPILED_SHAPE = (4, 4)
 _SHAPES = ((1, 1), (1, 4), (1, 256), (4, 1), (4, 4), (16, 1), (16, 2), (16, 4), (16, 6))
 
 
@@ -34,7 +36,10 @@ def index_scores(source: Source) -> Iterator[Workload]:
             flops = 2 * num_rows * HEADS * DIM * _ENTRIES
             ways: dict[str, Callable[[], object]] = {"tilelang": on_tilelang(ours)}
             if entries_per_page == 128 and rows < 256:
-                ways["torch bf16"] = _products(source, work, requests)
+                on_dense = _products(source, work, requests)
+                ways["torch bf16"] = on_dense
+                if (requests, rows) == _COMPILED_SHAPE:
+                    ways |= compiled_way("index_scores", torch.compile(on_dense, dynamic=False))
             label = f"{requests} requests of {rows} rows, pages of {entries_per_page}"
             yield Workload("index_scores", label, ways, moved, flops)
 

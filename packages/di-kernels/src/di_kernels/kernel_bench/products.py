@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 
@@ -11,11 +12,15 @@ from di_kernels.cases.case import Source
 from di_kernels.cases.kernels import release as widths
 from di_kernels.fragments import MXFP4FragmentWeight, MXFP8FragmentWeight, mxfp8_to_fragment_order
 from di_kernels.kernel_bench.timing import Workload, on_tilelang
+from di_kernels.kernel_bench.torch_ways import compiled_way
+from di_kernels.registry import get_op
 from di_kernels.tile import experts as routed
 from di_kernels.tile.catalogue.products import ROUTED_TILES
 from di_kernels.tile.plan import TileList
 
 _EXPERTS = 48
+_COMPILED_ROWS = (8, 64)
+"""Rows of each expert at which `torch.compile` is measured too; it takes seconds for each."""
 
 
 def experts(source: Source) -> Iterator[Workload]:
@@ -65,18 +70,12 @@ def _equal_rows(
         inner = routed.routed_product(x, w13, lists, row_weights, widths.LIMIT)
         return routed.routed_product(inner, w2, lists)
 
-    def cublas() -> torch.Tensor:
-        gate_up = torch.bmm(x.view(experts, rows, hidden), dense[0].transpose(1, 2))
-        activated = ops.swiglu(gate_up.view(pairs, -1), widths.LIMIT, row_weights=row_weights).view(
-            experts, rows, size
-        )
-        return torch.bmm(activated, dense[1].transpose(1, 2))
-
+    ways = {"tilelang": products, **_on_dense(x, row_weights, dense)}
     moved = w13.nbytes + w2.nbytes + pairs * (2 * hidden + 2 * size) * 2
     flops = 6 * pairs * hidden * size
     yield Workload(
         "moe_experts", f"products, {rows} rows of each of {experts} experts",
-        {"tilelang": products, "torch bf16": cublas}, moved, flops,
+        ways, moved, flops,
     )  # fmt: skip
     if pairs % widths.ACTIVE:
         return
@@ -92,6 +91,24 @@ def _equal_rows(
         },
         w13.nbytes + w2.nbytes + 2 * rows_in.nbytes, flops,
     )  # fmt: skip
+
+
+def _on_dense(
+    x: torch.Tensor, row_weights: torch.Tensor, dense: list[torch.Tensor]
+) -> dict[str, Callable[[], object]]:
+    """Torch with dequantised weights, eager and for some numbers of rows compiled."""
+    experts, rows = dense[0].shape[0], x.shape[0] // dense[0].shape[0]
+    swiglu: Callable[..., Any] = get_op("swiglu").reference
+
+    def eager() -> object:
+        gate_up = torch.bmm(x.view(experts, rows, -1), dense[0].transpose(1, 2))
+        activated = swiglu(gate_up.flatten(0, 1), widths.LIMIT, row_weights, x.dtype)
+        return torch.bmm(activated.view(experts, rows, -1), dense[1].transpose(1, 2))
+
+    ways: dict[str, Callable[[], object]] = {"torch bf16": eager}
+    if rows in _COMPILED_ROWS:
+        ways |= compiled_way("moe_experts", torch.compile(eager, dynamic=False))
+    return ways
 
 
 def linears(source: Source) -> Iterator[Workload]:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 import torch
 
 from di_kernels.registry import REFERENCE, get_op, use_backend
 from di_kernels.tile.toolchain import TILELANG
+
+logger = logging.getLogger(__name__)
+
+COMPILED = "torch.compile"
 
 
 def ways_of(op: str, *args: object, compiles: bool) -> dict[str, Callable[[], object]]:
@@ -25,8 +30,26 @@ def ways_of(op: str, *args: object, compiles: bool) -> dict[str, Callable[[], ob
         "torch": _on_reference(known.reference, args),
     }
     if compiles:
-        ways["torch.compile"] = _on_reference(torch.compile(known.reference, dynamic=False), args)
+        ways |= compiled_way(op, _on_reference(torch.compile(known.reference, dynamic=False), args))
     return ways
+
+
+def compiled_way(op: str, call: Callable[[], object]) -> dict[str, Callable[[], object]]:
+    """A compiled call by its name; none where torch does not compile it.
+
+    Its compiler raises errors of many kinds.
+
+    Args:
+        op: Name in the log.
+        call: A call of what `torch.compile` gave.
+    """
+    try:
+        with torch.inference_mode():
+            call()
+    except Exception as error:
+        logger.warning("%s: torch.compile fails: %s", op, str(error).splitlines()[0])
+        return {}
+    return {COMPILED: call}
 
 
 def _on_reference(

@@ -31,6 +31,7 @@ LINEARS = {
     "wq_a + wkv": (1, 1792, 5120),
     "shared w1 + w3": (1, 4608, 5120),
     "shared w2": (1, 5120, 2304),
+    "engram wkv": (1, 25600, 6144),
 }
 """Groups, rows and columns of the release's MXFP8 matrices."""
 
