@@ -9,6 +9,8 @@ import torch
 from di_kernels import op_names
 from di_kernels.__main__ import main
 from di_kernels.cases import SMALL, all_cases
+from di_kernels.check import why_no_kernels
+from di_kernels.tile.toolchain import missing_tools
 
 
 @pytest.mark.slow
@@ -59,6 +61,37 @@ def test_wrong_use_has_its_own_exit_codes(capsys):
     if not torch.cuda.is_available():
         assert main(["check", "--device", "cuda"]) == 3
         assert "device `cuda` cannot be used" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("ops", "reason"),
+    [
+        (["router_topk"], "no kernel serves `cuda`: `router_topk` backend `tilelang` needs compute"
+         " capability 9.0, this device has: 8.0\nthe references serve there"),
+        ([], "more like it): `apply_rope` backend `tilelang` needs compute capability 9.0"),
+        (["swiglu"], "no backend but the reference: swiglu"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("command", ["check", "bench"])
+def test_a_gpu_without_kernels_is_no_success(command, ops, reason, monkeypatch, capsys):
+    monkeypatch.setattr("di_kernels.check.compute_capability_of", lambda device: (8, 0))
+    monkeypatch.setattr(torch, "empty", lambda *args, **options: None)
+    named = [part for op in ops for part in ("--op", op)]
+    assert main([command, "--device", "cuda", "--shapes", "kernels", *named]) == 3
+    assert reason in capsys.readouterr().err
+
+
+def test_a_gpu_without_a_compiler_is_no_success(monkeypatch):
+    monkeypatch.setattr("di_kernels.check.compute_capability_of", lambda device: (9, 0))
+    missing_tools.cache_clear()
+    monkeypatch.setattr("di_kernels.tile.toolchain.find_nvcc", lambda: None)
+    monkeypatch.setattr("di_kernels.tile.toolchain.importlib.util.find_spec", lambda name: name)
+    try:
+        reason = why_no_kernels("cuda", ["router_topk"])
+    finally:
+        missing_tools.cache_clear()
+    assert "no CUDA compiler" in reason
+    assert "pip install 'di-kernels[tilelang]'" in reason
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ import torch
 
 from di_kernels.bench import as_record, environment, measure_ceilings, run_bench
 from di_kernels.cases import SIZES
-from di_kernels.check import KERNELS, run_checks
+from di_kernels.check import KERNELS, run_checks, why_no_kernels
 from di_kernels.errors import BackendMissingError
 from di_kernels.kernel_bench import kernel_ceilings, run_kernel_bench
 from di_kernels.registry import describe, op_names
@@ -42,6 +42,11 @@ def main(arguments: list[str] | None = None) -> int:
     except (RuntimeError, AssertionError) as error:
         print(f"device `{options.device}` cannot be used: {error}", file=sys.stderr)
         return 3
+    if getattr(options, "shapes", "") == KERNELS:
+        reason = why_no_kernels(options.device, options.op)
+        if reason is not None:
+            print(reason, file=sys.stderr)
+            return 3
     commands = {"check": _check, "bench": _bench, "list": _list}
     return commands[options.command](options)
 

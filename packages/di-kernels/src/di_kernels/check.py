@@ -23,6 +23,7 @@ from di_kernels.registry import (
     Backend,
     backends,
     compute_capability_of,
+    op_names,
     use_backend,
 )
 from di_kernels.testing import MismatchError, assert_bitwise, assert_close
@@ -73,6 +74,30 @@ def run_checks(
                 if batch_invariant and backend.determinism != "row_invariant_on_request":
                     continue  # the same call as before
                 yield _check(case, backend, batch_invariant)
+
+
+def why_no_kernels(device: str | torch.device, op_filter: Sequence[str] = ()) -> str | None:
+    """Why the shapes `kernels` would run nothing on a GPU; None where a kernel serves.
+
+    Args:
+        device: A CUDA device.
+        op_filter: Names of ops; empty for all.
+    """
+    device = torch.device(device)
+    capability = compute_capability_of(device)
+    refusals = []
+    for op in op_filter or op_names():
+        for backend in backends(op):
+            if backend.name == REFERENCE or backend.device_types == ("cpu",):
+                continue
+            refusal = backend.refusal(op, device.type, capability)
+            if refusal is None:
+                return None
+            refusals.append(str(refusal))
+    if not refusals:
+        return f"no backend but the reference: {', '.join(op_filter)}"
+    others = f" ({len(refusals) - 1} more like it)" if len(refusals) > 1 else ""
+    return f"no kernel serves `{device}`{others}: {refusals[0]}\nthe references serve there"
 
 
 def _is_kernel_of(backend: Backend[..., object], op: str, device: str | torch.device) -> bool:
