@@ -2,7 +2,8 @@ import pytest
 import torch
 
 from di_kernels import ops
-from di_kernels.ops.sampling import IS_INFINITE, IS_NAN, NOTHING_ALLOWED, _random_words
+from di_kernels.masses import IS_INFINITE, IS_NAN, NOTHING_ALLOWED
+from di_kernels.ops.sampling import _random_words
 from di_kernels.tile.draw import MAX_PARTS, THREADS, parts_for
 
 # Philox4x32-10 of the counter (0, 0, low and high word of the number) under the seed as key.

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from di_kernels.cases import draw, formats, fused, layers
+from di_kernels.cases import draw, formats, fused, layers, tokens
 from di_kernels.cases.case import REAL, SMALL, Case, Sizes, Source
 from di_kernels.registry import FLOATS
 
@@ -34,7 +34,7 @@ def all_cases(
     """
     for dtype in dtypes:
         for num_rows in rows or sizes.rows:
-            for module in (formats, layers, fused, draw):
+            for module in (formats, layers, fused, draw, tokens):
                 generator = torch.Generator().manual_seed(seed)
                 source = Source(torch.device(device), dtype, batch_invariant, generator)
                 yield from module.cases(sizes, source, num_rows)

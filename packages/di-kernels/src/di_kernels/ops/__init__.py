@@ -27,6 +27,8 @@ from di_kernels.ops.linear import (
     mxfp8_weight_dequantize,
     mxfp8_weight_quantize,
 )
+from di_kernels.ops.log_probs import LogProbs, log_probs
+from di_kernels.ops.logit_edits import Penalties, TokenValues, edit_logits
 from di_kernels.ops.moe import expert_mlp, moe_experts, router_topk, swiglu
 from di_kernels.ops.norm import rms_norm
 from di_kernels.ops.quantize import (
@@ -60,6 +62,8 @@ from di_kernels.ops.selection import (
     select_topk,
 )
 from di_kernels.ops.sinkhorn import hc_sinkhorn
+from di_kernels.ops.token_filters import filter_tokens
+from di_kernels.ops.verification import VerifiedDrafts, verify_drafts
 from di_kernels.records import RecordFormat, RecordPool, record_bytes
 
 __all__ = [
@@ -68,9 +72,13 @@ __all__ = [
     "EngramTable",
     "HyperMixes",
     "HyperTransition",
+    "LogProbs",
+    "Penalties",
     "RecordFormat",
     "RecordPool",
     "RopeRotation",
+    "TokenValues",
+    "VerifiedDrafts",
     "YarnScaling",
     "apply_rope",
     "candidate_scores",
@@ -78,6 +86,7 @@ __all__ = [
     "compress_entries",
     "compress_pool",
     "draw_tokens",
+    "edit_logits",
     "engram_gate",
     "engram_hash",
     "engram_hash_tables",
@@ -85,6 +94,7 @@ __all__ = [
     "entries_to_slots",
     "expand_candidates",
     "expert_mlp",
+    "filter_tokens",
     "fp8_quantize",
     "grouped_linear",
     "hc_collapse",
@@ -95,6 +105,7 @@ __all__ = [
     "hc_transition",
     "index_scores",
     "linear",
+    "log_probs",
     "moe_experts",
     "mxfp4_dequantize",
     "mxfp4_fake_quantize",
@@ -122,5 +133,6 @@ __all__ = [
     "sink_attention",
     "sparse_attention",
     "swiglu",
+    "verify_drafts",
     "write_records",
 ]

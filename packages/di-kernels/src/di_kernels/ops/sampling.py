@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 
 from di_kernels.checks import check_dtype, check_shape
+from di_kernels.masses import OK, allowed_logits, num_mask_words, row_status
 from di_kernels.registry import Op
 
 _LOW = 0xFFFFFFFF
@@ -28,9 +29,6 @@ _SQRT2 = 1.4142135623730951
 _MANTISSA, _ONE = (1 << 52) - 1, 1023 << 52
 # Of atanh(s) / s - 1 in s^2, highest power first; |s| stays below 0.172.
 _SERIES = tuple(1.0 / (2 * n + 1) for n in range(10, 0, -1))
-
-OK, IS_NAN, IS_INFINITE, NOTHING_ALLOWED = range(4)
-"""What became of a row; the last three have no token."""
 
 
 class DrawnTokens(NamedTuple):
@@ -87,7 +85,7 @@ def draw_tokens(
         check_shape(name, tensor, (rows,))
         check_dtype(name, tensor, (dtype,))
     if mask_bits is not None:
-        check_shape("mask_bits", mask_bits, (rows, -(-vocab_size // 32)))
+        check_shape("mask_bits", mask_bits, (rows, num_mask_words(vocab_size)))
         check_dtype("mask_bits", mask_bits, (torch.int32,))
     if not (0 <= stream < 256 and 0 <= offset < 1 << _STREAM_SHIFT):
         raise ValueError(
@@ -112,31 +110,17 @@ def _draw_tokens(
 ) -> DrawnTokens:
     """Noise for every token, scores, their first maximum."""
     vocab_size = logits.shape[1]
-    allowed = logits.double()
-    if mask_bits is not None:
-        allowed = allowed.masked_fill(~_unpacked(mask_bits, vocab_size), -torch.inf)
-    status = _status(logits, allowed)
+    allowed = allowed_logits(logits, mask_bits)
+    status = row_status(logits, allowed)
     # Rows without a token get any finite logits; nobody reads what is drawn from them.
     allowed = allowed.masked_fill((status != OK).unsqueeze(1), 0)
     words = _random_words(seed, position, purpose, vocab_size)
-    noise = -_portable_log(-_portable_log(1.0 - (words.double() + 0.5) * 2.0**-32))
+    noise = -portable_log(-portable_log(1.0 - (words.double() + 0.5) * 2.0**-32))
     scale = temperature.unsqueeze(1)
     relative = allowed - allowed.amax(1, keepdim=True)
     scores = torch.where(scale == 0, allowed, relative / scale + noise)
     best = (scores == scores.amax(1, keepdim=True)).int().argmax(1)
     return DrawnTokens(best.masked_fill(status != OK, -1), status)
-
-
-def _status(logits: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
-    status = torch.zeros(logits.shape[0], dtype=torch.uint8, device=logits.device)
-    status = status.masked_fill((allowed == -torch.inf).all(1), NOTHING_ALLOWED)
-    status = status.masked_fill((logits == torch.inf).any(1), IS_INFINITE)
-    return status.masked_fill(logits.isnan().any(1), IS_NAN)
-
-
-def _unpacked(mask_bits: torch.Tensor, vocab_size: int) -> torch.Tensor:
-    shifts = torch.arange(32, dtype=torch.int32, device=mask_bits.device)
-    return ((mask_bits.unsqueeze(-1) >> shifts) & 1).flatten(1)[:, :vocab_size].bool()
 
 
 def _random_words(
@@ -156,7 +140,7 @@ def _random_words(
     return words.flatten(1)[:, :vocab_size]
 
 
-def _portable_log(x: torch.Tensor) -> torch.Tensor:
+def portable_log(x: torch.Tensor) -> torch.Tensor:
     """Natural logarithm of positive normal float64 within 4e-16 of max(1, |ln x|)."""
     bits = x.view(torch.int64)
     exponent = ((bits >> 52) - 1023).double()
