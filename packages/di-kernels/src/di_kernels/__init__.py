@@ -48,6 +48,7 @@ from di_kernels.registry import (
     serving_backend,
     use_backend,
 )
+from di_kernels.timed_pair import TimedPair
 from di_kernels.weights import MXFP4Weight, MXFP8Weight, QuantizedWeight, Weight
 
 __version__ = "0.1.0"
@@ -71,6 +72,7 @@ __all__ = [
     "RecordPool",
     "Service",
     "SizeRule",
+    "TimedPair",
     "UnknownBackendError",
     "UnknownOpError",
     "UnsupportedDeviceError",

@@ -191,6 +191,8 @@ def _list(options: argparse.Namespace) -> int:
         print(f"{service.op:26s} {service.backend:10s} {service.determinism}{mark}")
         for refusal in service.refusals:
             print(f"    {refusal}")
+        for pair in service.torch_is_as_fast:
+            print(f"    torch is as fast: {pair}")
     return 0
 
 

@@ -31,6 +31,7 @@ from di_kernels.errors import (
     UnsupportedLayoutError,
     UnsupportedShapeError,
 )
+from di_kernels.timed_pair import TimedPair
 
 logger = logging.getLogger(__name__)
 
@@ -193,6 +194,8 @@ class Op(Generic[P, R]):
         dtypes: Dtypes of the leading tensor the reference serves.
         determinism: What the reference promises about bits.
         is_differentiable: Whether the reference has gradients.
+        torch_is_as_fast: Measured cases in which a torch call is not slower than the kernel, or
+            than one could be.
 
     Attributes:
         _is_gpu_only: Whether no backend beside the reference serves a CPU.
@@ -203,6 +206,7 @@ class Op(Generic[P, R]):
     dtypes: tuple[torch.dtype, ...] = FLOATS
     determinism: Determinism = "row_invariant"
     is_differentiable: bool = True
+    torch_is_as_fast: tuple[TimedPair, ...] = ()
     backends: list[Backend[P, R]] = field(init=False)
     _logged: set[tuple[str, str]] = field(init=False, default_factory=set)
     _is_gpu_only: bool = field(init=False, default=True)
@@ -397,6 +401,7 @@ class Service:
         determinism: What it promises about bits.
         is_verified: Whether it was run on such hardware.
         refusals: One line per preferred backend that cannot serve.
+        torch_is_as_fast: One line per measured case in which a torch call is not slower.
     """
 
     op: str
@@ -404,6 +409,7 @@ class Service:
     determinism: Determinism
     is_verified: bool
     refusals: tuple[str, ...]
+    torch_is_as_fast: tuple[str, ...] = ()
 
 
 def describe(
@@ -425,6 +431,7 @@ def describe(
                 serving.determinism,
                 serving.is_verified,
                 tuple(str(refusal) for refusal in refusals if refusal is not None),
+                tuple(str(pair) for pair in get_op(name).torch_is_as_fast),
             )
         )
     return services

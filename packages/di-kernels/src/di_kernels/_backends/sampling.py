@@ -23,8 +23,7 @@ _DRAW_TOKENS.register(
         size_rules=(SizeRule("vocab_size", 4, 1 << 24, 4),),
         determinism="row_invariant",
         availability=missing_tools,
-        note="Screens with fast logarithms in one pass, decides in float64: the reference's token. "
-        "Greedy rows alone, 256 of them: 77.9 us, torch's argmax 48.5.",
+        note="Screens with fast logarithms in one pass, decides in float64: the reference's token.",
     )
 )
 _ROWS_OF_LOGITS = (SizeRule("vocab_size", 1, 1 << 17),)

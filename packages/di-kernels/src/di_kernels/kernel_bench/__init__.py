@@ -23,6 +23,7 @@ from di_kernels.kernel_bench import (
     products,
     sampling,
     selection,
+    tokens,
 )
 from di_kernels.kernel_bench.timing import kernel_ceilings, measure
 
@@ -50,6 +51,11 @@ _FAMILIES = (
     (index.index_scores, ("index_scores",)),
     (index.candidate_scores, ("candidate_scores",)),
     (sampling.draw, ("draw_tokens",)),
+    (tokens.edits, ("edit_logits",)),
+    (tokens.filters, ("filter_tokens",)),
+    (tokens.log_probs, ("log_probs",)),
+    (tokens.verification, ("verify_drafts",)),
+    (tokens.logits, ("linear",)),
 )
 
 

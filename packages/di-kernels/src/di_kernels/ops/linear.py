@@ -61,6 +61,7 @@ def linear(
         size=x.shape[-1],
         out_size=weight.shape[0],
         out_bytes=out_dtype.itemsize,
+        dense_bytes=weight.dtype.itemsize if isinstance(weight, torch.Tensor) else 0,
     )
     return run(x, weight, quantize_input, out_dtype, batch_invariant)
 

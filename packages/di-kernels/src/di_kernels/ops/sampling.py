@@ -17,6 +17,7 @@ import torch
 from di_kernels.checks import check_dtype, check_shape
 from di_kernels.masses import OK, allowed_logits, num_mask_words, row_status
 from di_kernels.registry import Op
+from di_kernels.timed_pair import TimedPair
 
 _LOW = 0xFFFFFFFF
 _MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
@@ -157,5 +158,13 @@ def portable_log(x: torch.Tensor) -> torch.Tensor:
 
 
 _DRAW_TOKENS = Op(
-    "draw_tokens", _draw_tokens, dtypes=(torch.float32, torch.float64), is_differentiable=False
+    "draw_tokens",
+    _draw_tokens,
+    dtypes=(torch.float32, torch.float64),
+    is_differentiable=False,
+    torch_is_as_fast=(
+        TimedPair(
+            "256 greedy rows, no mask", "argmax", 48.5, "tilelang", 77.9, "H200, 30 November 2026"
+        ),
+    ),
 )

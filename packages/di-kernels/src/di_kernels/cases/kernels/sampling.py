@@ -12,7 +12,7 @@ import torch
 
 from di_kernels import ops
 from di_kernels.cases.case import Case, Outputs, Source
-from di_kernels.cases.kernels.release import VOCABULARY
+from di_kernels.cases.kernels.release import HIDDEN, VOCABULARY
 from di_kernels.masses import num_mask_words
 from di_kernels.ops.log_probs import _LOG_PROBS
 from di_kernels.ops.logit_edits import _EDIT_LOGITS
@@ -38,6 +38,8 @@ def cases(source: Source) -> Iterator[Case]:
             yield _edited(source, num_rows, vocab_size, dtype, has_mask=has_mask)
             yield _filtered(source, num_rows, vocab_size, dtype, has_mask=has_mask)
             yield _measured(source, num_rows, vocab_size, dtype, has_mask=has_mask)
+    for num_rows in (1, 64, 65):
+        yield _logits(source, num_rows)
     for num_requests in (0, 1, 2, 127, 128, 129):
         yield _verified(source, num_requests)
 
@@ -195,3 +197,18 @@ def _verified(source: Source, num_requests: int) -> Case:
 
     label = f"{num_requests} requests"
     return Case("verify_drafts", label, torch.int64, num_requests, verify, oracle, is_exact=True)
+
+
+def _logits(source: Source, num_rows: int) -> Case:
+    """Float32 logits of bfloat16 rows and head; the order of sums is the library's."""
+    rows, head = source.normal(num_rows, HIDDEN), source.normal(1000, HIDDEN)
+
+    def run(chosen: torch.Tensor) -> Outputs:
+        invariant = source.batch_invariant
+        return (ops.linear(rows[chosen], head, out_dtype=torch.float32, batch_invariant=invariant),)
+
+    def oracle() -> Outputs:
+        return (rows.double() @ head.double().T,)
+
+    label = f"logits, {num_rows}x{HIDDEN}x1000"
+    return Case("linear", label, source.dtype, num_rows, run, oracle, tolerance=2e-5)
