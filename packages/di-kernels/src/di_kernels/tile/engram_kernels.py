@@ -8,9 +8,10 @@ Builds for sm_80, sm_90a, sm_100a and sm_120a.
 
 import tilelang.language as T
 
-from di_kernels.tile.engram import COPIES, MAX_HEADS, MAX_HIDDEN
+from di_kernels.tile.engram import COPIES, MAX_HIDDEN
 from di_kernels.tile.lane_source import LANES
 
+_HASH_THREADS = 128
 _LOOKUP_WARPS = 4
 _GATE_THREADS = 256
 _STEPS = MAX_HIDDEN // 8 // _GATE_THREADS
@@ -30,7 +31,7 @@ __device__ __forceinline__ void di_decode_row(const unsigned* codes, unsigned by
 
 
 def hash_rows() -> object:
-    """Table rows of every layer: a block for each order, a thread for each head."""
+    """Table rows of every layer: a thread for each head of each row, blocks for each order."""
     num_rows, width, layers, orders, heads = T.dynamic("num_rows, width, layers, orders, heads")
 
     @T.prim_func
@@ -42,27 +43,33 @@ def hash_rows() -> object:
         pad_id: T.int64,
         rows: T.Tensor((num_rows, layers, orders, heads), "int64"),
     ):
-        with T.Kernel(num_rows, orders, layers, threads=MAX_HEADS) as (row, order, layer):
+        with T.Kernel(
+            T.ceildiv(num_rows * heads, _HASH_THREADS), orders, layers, threads=_HASH_THREADS
+        ) as (bx, order, layer):
             mixed = T.alloc_local((1,), "int64")
             token = T.alloc_local((1,), "int64")
             is_blocked = T.alloc_local((1,), "int32")
-            head = T.get_thread_binding()
-            if head < heads:
+            row = T.alloc_local((1,), "int32")
+            head = T.alloc_local((1,), "int32")
+            row[0] = (bx * _HASH_THREADS + T.get_thread_binding()) // heads
+            head[0] = (bx * _HASH_THREADS + T.get_thread_binding()) % heads
+            if row[0] < num_rows:
                 mixed[0] = T.cast(0, "int64")
                 is_blocked[0] = 0
                 for back in T.serial(order + 2):
-                    token[0] = context[row, back]
+                    token[0] = context[row[0], back]
                     if token[0] < 0:
                         is_blocked[0] = 1
                     if is_blocked[0] != 0:
                         token[0] = pad_id
                     mixed[0] = T.bitwise_xor(mixed[0], token[0] * multipliers[layer, back])
                 mixed[0] = (
-                    T.truncmod(mixed[0], primes[layer, order, head]) + offsets[layer, order, head]
+                    T.truncmod(mixed[0], primes[layer, order, head[0]])
+                    + offsets[layer, order, head[0]]
                 )
-                if context[row, 0] < 0:
+                if context[row[0], 0] < 0:
                     mixed[0] = T.cast(-1, "int64")
-                rows[row, layer, order, head] = mixed[0]
+                rows[row[0], layer, order, head[0]] = mixed[0]
 
     return kernel
 
