@@ -9,6 +9,7 @@ from di_kernels.ops.linear import _LINEAR
 from di_kernels.ops.quantize import mxfp8_fake_quantize
 from di_kernels.packed import PackedWeight
 from di_kernels.registry import Backend, SizeRule
+from di_kernels.tile.toolchain import HOPPER
 from di_kernels.weights import Weight
 
 CUBLAS = "cublas"
@@ -33,6 +34,7 @@ _LINEAR.register(
         CUBLAS,
         float32_product,
         device_types=("cuda",),
+        compute_capabilities=HOPPER,
         dtypes=(torch.bfloat16,),
         size_rules=(SizeRule("out_bytes", 4, 4), SizeRule("dense_bytes", 2, 2)),
         layouts=("dense",),
