@@ -1,4 +1,4 @@
-"""`router_topk` by TileLang: one launch, a warp per row."""
+"""`router_topk` by TileLang: one launch, a thread block per row."""
 
 from __future__ import annotations
 

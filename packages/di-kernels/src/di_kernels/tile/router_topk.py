@@ -1,20 +1,22 @@
 # mypy: ignore-errors
 # ruff: noqa: ANN202, SIM102
 # (TileLang parses the kernels below as its own language.)
-"""The router: scores, the k best of them by biased score, their weights; a warp per row.
+"""The router: scores, the k best of them by biased score, their weights; a thread block per row.
 
-Formulas: `di_kernels.ops.moe`. Lane l holds the scores of experts l, 32 + l and so on, and integers
-that order like the biased scores, NaN above all. Every choice takes the warp's largest integer,
-then the lowest expert that has it: two reductions in hardware.
+Formulas: `di_kernels.ops.moe`. A thread has one expert: its score, and an integer that orders like
+its biased score, NaN above all. So all logits of a row are asked for at once; a thread with several
+experts would ask for the next behind the branches of the last one's logarithm. Every warp takes its
+largest integer k times, of equal ones the first; then the first warp merges those ordered lists, a
+lane each, the same way.
 
 Builds for sm_80, sm_90a, sm_100a and sm_120a.
 """
 
 import tilelang.language as T
 
-from di_kernels.tile.router import MAX_EXPERTS
+from di_kernels.tile.router import MAX_CHOSEN, MAX_EXPERTS
 
-_STEPS = MAX_EXPERTS // 32
+_WARPS = MAX_EXPERTS // 32
 
 SOURCE = r"""
 // softplus by the formula of torch's logsigmoid, so that scores have its bits.
@@ -29,12 +31,10 @@ __device__ __forceinline__ unsigned di_ordered(float value) {
   return (bits & 0x80000000u) ? ~bits : bits | 0x80000000u;
 }
 
-__device__ __forceinline__ unsigned di_warp_largest(unsigned value) {
-  return __reduce_max_sync(0xFFFFFFFFu, value);
-}
-
-__device__ __forceinline__ unsigned di_warp_least(unsigned value) {
-  return __reduce_min_sync(0xFFFFFFFFu, value);
+// The warp's largest value, and whether the lane is the first that has it.
+__device__ __forceinline__ bool di_is_first_largest(unsigned value) {
+  const unsigned largest = __reduce_max_sync(0xFFFFFFFFu, value);
+  return threadIdx.x % 32 == __ffs(__ballot_sync(0xFFFFFFFFu, value == largest)) - 1;
 }
 """
 
@@ -56,60 +56,59 @@ def router_topk(*, has_mask: bool) -> object:
         indices: T.Tensor((num_rows, k), "int64"),
         weights: T.Tensor((num_rows, k), "float32"),
     ):
-        with T.Kernel(num_rows, threads=32) as row:
+        with T.Kernel(num_rows, threads=MAX_EXPERTS) as row:
             T.import_source(SOURCE)
-            scores = T.alloc_local((_STEPS,), "float32")
-            ordered = T.alloc_local((_STEPS,), "uint32")
-            # Of the lane and of the warp; what the lane will write.
-            largest = T.alloc_local((2,), "uint32")
-            expert = T.alloc_local((3,), "uint32")
-            score = T.alloc_local((2,), "float32")
+            scores_s = T.alloc_shared((MAX_EXPERTS,), "float32", scope="shared")
+            # A warp's best, from the best down.
+            ordered_s = T.alloc_shared((_WARPS, MAX_CHOSEN + 1), "uint32", scope="shared")
+            experts_s = T.alloc_shared((_WARPS, MAX_CHOSEN), "int32", scope="shared")
+            chosen_s = T.alloc_shared((MAX_CHOSEN,), "int32", scope="shared")
+            loaded = T.alloc_local((2,), "float32")
+            score = T.alloc_local((1,), "float32")
             total = T.alloc_local((1,), "float32")
-            lane = T.get_thread_binding()
-            for step in T.unroll(_STEPS):
-                scores[step] = 0
-                ordered[step] = T.uint32(0)
-                if step * 32 + lane < experts:
-                    scores[step] = T.call_extern(
-                        "float32", "di_router_score", logits[row, step * 32 + lane]
-                    )
-                    ordered[step] = T.call_extern(
-                        "uint32",
-                        "di_ordered",
-                        T.ieee_add(scores[step], bias[row * bias_step, step * 32 + lane]),
-                    )
-            total[0] = 0
-            score[1] = 0
-            expert[2] = T.uint32(0)
-            for place in T.serial(k):
-                largest[0] = T.uint32(0)
-                expert[0] = T.uint32(0xFFFFFFFF)
+            ordered = T.alloc_local((1,), "uint32")
+            taken = T.alloc_local((1,), "int32")
+            tx = T.get_thread_binding()
+            warp, lane = tx // 32, tx % 32
+            ordered[0] = T.uint32(0)
+            if tx < experts:
+                loaded[0] = logits[row, tx]
+                loaded[1] = bias[row * bias_step, tx]
+                score[0] = T.call_extern("float32", "di_router_score", loaded[0])
+                scores_s[tx] = score[0]
+                ordered[0] = T.call_extern("uint32", "di_ordered", T.ieee_add(score[0], loaded[1]))
+            for place in T.unroll(k, unroll_factor=1):
+                if T.call_extern("bool", "di_is_first_largest", ordered[0]):
+                    ordered_s[warp, place] = ordered[0]
+                    experts_s[warp, place] = tx
+                    ordered[0] = T.uint32(0)
+            T.sync_threads()
+            if tx < 32:
+                ordered[0] = T.uint32(0)
+                if lane < _WARPS:
+                    ordered[0] = ordered_s[lane, 0]
+                taken[0] = 0
+                for place in T.unroll(k, unroll_factor=1):
+                    if T.call_extern("bool", "di_is_first_largest", ordered[0]):
+                        chosen_s[place] = experts_s[lane, taken[0]]
+                        taken[0] += 1
+                        # Behind a whole list there is none that could still be chosen.
+                        ordered[0] = ordered_s[lane, taken[0]]
                 score[0] = 0
-                for step in T.unroll(_STEPS):
-                    if ordered[step] > largest[0]:
-                        largest[0] = ordered[step]
-                        expert[0] = T.cast(step * 32 + lane, "uint32")
-                        score[0] = scores[step]
-                largest[1] = T.call_extern("uint32", "di_warp_largest", largest[0])
-                if largest[0] != largest[1]:
-                    expert[0] = T.uint32(0xFFFFFFFF)
-                expert[1] = T.call_extern("uint32", "di_warp_least", expert[0])
-                score[0] = T.shfl_sync(score[0], T.cast(expert[1] % 32, "int32"))
-                total[0] += score[0]
-                if lane == place:
-                    score[1] = score[0]
-                    expert[2] = expert[1]
-                for step in T.unroll(_STEPS):
-                    if T.cast(step * 32 + lane, "uint32") == expert[1]:
-                        ordered[step] = T.uint32(0)
-            if lane < k:
-                indices[row, lane] = T.cast(expert[2], "int64")
-                weights[row, lane] = T.ieee_mul(
-                    T.ieee_fdiv(score[1], total[0] + T.float32(1e-20)), factor
-                )
-                if has_mask:
-                    if mask[row] == 0:
-                        indices[row, lane] = T.cast(-1, "int64")
-                        weights[row, lane] = 0
+                if lane < k:
+                    taken[0] = chosen_s[lane]
+                    score[0] = scores_s[taken[0]]
+                total[0] = 0
+                for place in T.unroll(k, unroll_factor=1):
+                    total[0] += T.shfl_sync(score[0], place)
+                if lane < k:
+                    indices[row, lane] = T.cast(taken[0], "int64")
+                    weights[row, lane] = T.ieee_mul(
+                        T.ieee_fdiv(score[0], total[0] + T.float32(1e-20)), factor
+                    )
+                    if has_mask:
+                        if mask[row] == 0:
+                            indices[row, lane] = T.cast(-1, "int64")
+                            weights[row, lane] = 0
 
     return kernel
