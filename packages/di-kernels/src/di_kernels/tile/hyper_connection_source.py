@@ -36,6 +36,7 @@ __device__ __forceinline__ float di_sinkhorn(float logit, int lane, int iteratio
   }
 #pragma unroll
   for (int j = 0; j < 4; ++j) v[j] = (k[0][j] + k[1][j]) + (k[2][j] + k[3][j]) + eps;
+#pragma unroll 1
   for (int step = 1; step < iterations; ++step) {
     float inverse[4];
 #pragma unroll

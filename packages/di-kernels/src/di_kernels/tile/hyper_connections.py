@@ -26,7 +26,7 @@ MIXES = (2 + COPIES) * COPIES
 _WIDTH = COPIES * COLUMNS
 _CHUNKS = COLUMNS // 8
 _THREADS = 256
-# Three products side by side, each filled up to 32 columns that nobody reads.
+# The product's columns, filled up to 32 that nobody reads.
 _PIECE = 32
 # Coefficients of a row in shared memory, in an order without bank conflicts.
 _WEIGHTS = 28
@@ -60,13 +60,24 @@ def _split_factors(quads, pieces_s, tx):
         index = step * _THREADS + tx
         for piece in T.unroll(3):
             for v in T.vectorized(4):
-                pieces_s[piece * _PIECE + index // (_WIDTH // 4), index % (_WIDTH // 4) * 4 + v] = (
-                    T.cast(quads[step, v], "bfloat16")
+                pieces_s[piece, index // (_WIDTH // 4), index % (_WIDTH // 4) * 4 + v] = T.cast(
+                    quads[step, v], "bfloat16"
                 )
             for v in T.unroll(4):
                 quads[step, v] = quads[step, v] - T.cast(
                     T.cast(quads[step, v], "bfloat16"), "float32"
                 )
+
+
+@T.macro
+def _multiply(x_s, pieces_s, piece, product):
+    T.gemm(
+        x_s,
+        pieces_s[piece, :, :],
+        product,
+        transpose_B=True,
+        policy=T.GemmWarpPolicy.FullRow,
+    )
 
 
 @T.macro
@@ -96,10 +107,11 @@ def partial_mixes(*, has_expand: bool, overlaps_launch: bool) -> object:
         with T.Kernel(num_parts, T.ceildiv(num_rows, ROWS), threads=_THREADS) as (part, tile):
             T.annotate_min_blocks_per_sm(2)
             x_s = T.alloc_shared((ROWS, _WIDTH), "bfloat16")
-            pieces_s = T.alloc_shared((3 * _PIECE, _WIDTH), "bfloat16")
-            product_s = T.alloc_shared((ROWS, 3 * _PIECE + 1), "float32")
-            squares_s = T.alloc_shared((2, ROWS, _CHUNKS + 1), "float32")
-            product = T.alloc_fragment((ROWS, 3 * _PIECE), "float32")
+            pieces_s = T.alloc_shared((3, _PIECE, _WIDTH), "bfloat16")
+            # One chain of sums for each piece of the factors.
+            product = T.alloc_fragment((ROWS, _PIECE), "float32")
+            product_middle = T.alloc_fragment((ROWS, _PIECE), "float32")
+            product_low = T.alloc_fragment((ROWS, _PIECE), "float32")
             values = T.alloc_local((COPIES + 1, 8), "bfloat16")
             stream = T.alloc_local((1, 8), "bfloat16")
             weights_s = T.alloc_shared((ROWS, _WEIGHTS), "float32", scope="shared")
@@ -131,6 +143,8 @@ def partial_mixes(*, has_expand: bool, overlaps_launch: bool) -> object:
                     for v in T.vectorized(_WEIGHTS // _CHUNKS):
                         weights_s[item, lane * (_WEIGHTS // _CHUNKS) + v] = 0
             T.clear(product)
+            T.clear(product_middle)
+            T.clear(product_low)
             # Expanding leaves no registers for a loop.
             for step in T.serial(1 if has_expand else part_chunks):
                 chunk = part if has_expand else part * part_chunks + step
@@ -147,10 +161,11 @@ def partial_mixes(*, has_expand: bool, overlaps_launch: bool) -> object:
                     T.sync_threads()
                 for v in T.unroll(8):
                     sum_of_copies[v] = 0
-                for copy in T.unroll(COPIES):
-                    for v in T.vectorized(8):
-                        stream[0, v] = values[copy, v]
-                    if has_expand:
+                for copy in T.unroll(COPIES, unroll_factor=1 if has_expand else COPIES):
+                    if not has_expand:
+                        for v in T.vectorized(8):
+                            stream[0, v] = values[copy, v]
+                    else:
                         for v in T.unroll(8):
                             total[v] = T.ieee_mul(
                                 weights_s[item, COPIES * COPIES + copy],
@@ -183,26 +198,20 @@ def partial_mixes(*, has_expand: bool, overlaps_launch: bool) -> object:
                         for v in T.vectorized(8):
                             collapsed[row, unit, v] = stream[0, v]
                 _split_factors(quads, pieces_s, tx)
-                T.gemm(x_s, pieces_s, product, transpose_B=True, policy=T.GemmWarpPolicy.FullRow)
+                _multiply(x_s, pieces_s, 0, product)
+                _multiply(x_s, pieces_s, 1, product_middle)
+                _multiply(x_s, pieces_s, 2, product_low)
                 T.sync_threads()
-            squares_s[0, item, lane] = square[0]
-            squares_s[1, item, lane] = square[1]
-            for i, j in T.Parallel(ROWS, 3 * _PIECE):
-                product_s[i, j] = product[i, j]
-            T.sync_threads()
-            for step in T.unroll(ROWS * SHARES // _THREADS):
-                place = step * (_THREADS // SHARES) + tx // SHARES
-                mix = tx % SHARES
-                total[0] = 0
-                if mix < MIXES:
-                    total[0] = product_s[place, mix] + (
-                        product_s[place, _PIECE + mix] + product_s[place, 2 * _PIECE + mix]
+            for s in T.unroll(2):
+                square[s] += T.shfl_xor(square[s], 1)
+                square[s] += T.shfl_xor(square[s], 2)
+                if lane == s and row < num_rows:
+                    shares[row, part, MIXES + s] = square[s]
+            for i, mix in T.Parallel(ROWS, _PIECE):
+                if mix < MIXES and tile * ROWS + i < num_rows:
+                    shares[tile * ROWS + i, part, mix] = product[i, mix] + (
+                        product_middle[i, mix] + product_low[i, mix]
                     )
-                elif mix < MIXES + 2:
-                    for c in T.unroll(_CHUNKS):
-                        total[0] += squares_s[mix - MIXES, place, c]
-                if tile * ROWS + place < num_rows:
-                    shares[tile * ROWS + place, part, mix] = total[0]
 
     return kernel
 

@@ -14,7 +14,8 @@ import tilelang.language as T
 from di_kernels.tile.hyper import COPIES, MAX_HIDDEN
 
 _EXPAND_THREADS = 128
-_COLLAPSE_THREADS = 512
+_COLLAPSE_THREADS = 640
+_STEPS = -(-MAX_HIDDEN // 8 // _COLLAPSE_THREADS)
 
 
 def expand() -> object:
@@ -76,20 +77,24 @@ def collapse_norm() -> object:
         normed: T.Tensor((num_rows, units, 8), "bfloat16"),
     ):
         with T.Kernel(num_rows, threads=_COLLAPSE_THREADS) as row:
-            row_s = T.alloc_shared((MAX_HIDDEN,), "bfloat16")
+            T.annotate_min_blocks_per_sm(2)
             squares_s = T.alloc_shared((_COLLAPSE_THREADS // 32,), "float32", scope="shared")
             values = T.alloc_local((COPIES, 8), "bfloat16")
-            rounded = T.alloc_local((8,), "bfloat16")
+            rounded = T.alloc_local((_STEPS, 8), "bfloat16")
+            weights = T.alloc_local((_STEPS, 8), "float32")
             total = T.alloc_local((8,), "float32")
             square = T.alloc_local((1,), "float32")
             tx = T.get_thread_binding()
             square[0] = 0
-            for step in T.serial(T.ceildiv(units, _COLLAPSE_THREADS)):
+            for step in T.unroll(_STEPS):
                 unit = step * _COLLAPSE_THREADS + tx
                 if unit < units:
                     for copy in T.unroll(COPIES):
                         for v in T.vectorized(8):
                             values[copy, v] = x[row, copy, unit, v]
+                    for u in T.unroll(2):
+                        for v in T.vectorized(4):
+                            weights[step, u * 4 + v] = norm_weight[unit, u * 4 + v]
                     for v in T.unroll(8):
                         total[v] = T.ieee_mul(pre[row, 0], T.cast(values[0, v], "float32"))
                     for copy in T.unroll(1, COPIES):
@@ -99,11 +104,9 @@ def collapse_norm() -> object:
                                 T.ieee_mul(pre[row, copy], T.cast(values[copy, v], "float32")),
                             )
                     for v in T.unroll(8):
-                        rounded[v] = T.cast(total[v], "bfloat16")
-                        total[v] = T.cast(rounded[v], "float32")
+                        rounded[step, v] = T.cast(total[v], "bfloat16")
+                        total[v] = T.cast(rounded[step, v], "float32")
                         square[0] += total[v] * total[v]
-                    for v in T.vectorized(8):
-                        row_s[unit * 8 + v] = rounded[v]
             square[0] = T.warp_reduce_sum(square[0])
             if tx % 32 == 0:
                 squares_s[tx // 32] = square[0]
@@ -112,19 +115,15 @@ def collapse_norm() -> object:
             for warp in T.unroll(_COLLAPSE_THREADS // 32):
                 square[0] += squares_s[warp]
             square[0] = T.rsqrt(square[0] / T.cast(8 * units, "float32") + eps)
-            for step in T.serial(T.ceildiv(units, _COLLAPSE_THREADS)):
+            for step in T.unroll(_STEPS):
                 unit = step * _COLLAPSE_THREADS + tx
                 if unit < units:
-                    for u in T.unroll(2):
-                        for v in T.vectorized(4):
-                            total[u * 4 + v] = norm_weight[unit, u * 4 + v]
-                    for v in T.vectorized(8):
-                        rounded[v] = row_s[unit * 8 + v]
                     for v in T.unroll(8):
-                        rounded[v] = T.cast(
-                            T.cast(rounded[v], "float32") * square[0] * total[v], "bfloat16"
+                        rounded[step, v] = T.cast(
+                            T.cast(rounded[step, v], "float32") * square[0] * weights[step, v],
+                            "bfloat16",
                         )
                     for v in T.vectorized(8):
-                        normed[row, unit, v] = rounded[v]
+                        normed[row, unit, v] = rounded[step, v]
 
     return kernel
