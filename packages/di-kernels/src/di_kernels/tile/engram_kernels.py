@@ -13,8 +13,8 @@ from di_kernels.tile.lane_source import LANES
 
 _HASH_THREADS = 128
 _LOOKUP_WARPS = 4
-_GATE_THREADS = 256
-_STEPS = MAX_HIDDEN // 8 // _GATE_THREADS
+_GATE_THREADS = 320
+_STEPS = -(-MAX_HIDDEN // 8 // _GATE_THREADS)
 
 DECODE = r"""
 // Eight e4m3 codes times the power of two of a UE8M0 byte (0 is 2^-127, 255 is NaN), as bfloat16.
@@ -144,11 +144,12 @@ def gate(*, has_mask: bool) -> object:
         y: T.Tensor((num_rows, COPIES, units, 8), "bfloat16"),
     ):
         with T.Kernel(COPIES, num_rows, threads=_GATE_THREADS) as (copy, row):
+            T.annotate_min_blocks_per_sm(2)
             sums_s = T.alloc_shared((3, _GATE_THREADS // 32), "float32", scope="shared")
             x_values = T.alloc_local((_STEPS, 8), "bfloat16")
             k_values = T.alloc_local((_STEPS, 8), "bfloat16")
             v_values = T.alloc_local((_STEPS, 8), "bfloat16")
-            w_values = T.alloc_local((8,), "float32")
+            w_values = T.alloc_local((_STEPS, 8), "float32")
             sums = T.alloc_local((3,), "float32")
             share = T.alloc_local((1,), "float32")
             tx = T.get_thread_binding()
@@ -164,15 +165,17 @@ def gate(*, has_mask: bool) -> object:
                         ]
                     for v in T.vectorized(8):
                         v_values[step, v] = value[row * value_step + step * _GATE_THREADS + tx, v]
-            for step in T.unroll(_STEPS):
-                if step * _GATE_THREADS + tx < units:
                     for u in T.unroll(2):
                         for v in T.vectorized(4):
-                            w_values[u * 4 + v] = weight[copy, step * _GATE_THREADS + tx, u * 4 + v]
+                            w_values[step, u * 4 + v] = weight[
+                                copy, step * _GATE_THREADS + tx, u * 4 + v
+                            ]
+            for step in T.unroll(_STEPS):
+                if step * _GATE_THREADS + tx < units:
                     for v in T.unroll(8):
                         sums[0] += (
                             T.cast(x_values[step, v], "float32")
-                            * w_values[v]
+                            * w_values[step, v]
                             * T.cast(k_values[step, v], "float32")
                         )
                         sums[1] += T.cast(x_values[step, v], "float32") * T.cast(
