@@ -85,7 +85,7 @@ def apply_rope(x: torch.Tensor, rotation: RopeRotation) -> torch.Tensor:
         units, stride = row_units(x)
         cos, sin = (four_wide(table).view(num_rows, rotary // 4, 4) for table in rotation)
         kernel_for("apply_rope", x.device)(
-            units, stride, x.shape[-1] // _LANE, cos, sin, y.view(num_rows, -1, _LANE)
+            units, stride, x.shape[-1] // 8, cos, sin, y.view(num_rows, -1, 8)
         )
     return y
 

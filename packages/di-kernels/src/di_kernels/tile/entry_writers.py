@@ -328,10 +328,13 @@ def compress_entries(quantizer: str) -> object:
                                     gates[i * 16 + part * 4 + v] = state[
                                         place[i] + (lanes + lane) * 4 + part, v
                                     ]
-            for v in T.unroll(16):
-                values[v] = T.call_extern(
-                    "float32", "di_pool", members[v], members[16 + v], gates[v], gates[16 + v]
-                )
+            T.call_extern(
+                "handle",
+                "di_pool",
+                T.access_ptr(members, "r"),
+                T.access_ptr(gates, "r"),
+                T.access_ptr(values, "w"),
+            )
             _normalise(values, weights, lanes * 16, eps, total)
             if is_read:
                 _store_latent(latent, row, lane, values, halves)

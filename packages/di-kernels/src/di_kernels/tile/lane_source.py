@@ -149,19 +149,43 @@ __device__ __forceinline__ float di_inverse_rms(float squares, int size, float e
   return __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, eps)));
 }
 
-// Mean of two values by the softmax of their gates, rounded once, as `ops.compress_pool` has it.
-__device__ __forceinline__ float di_pool(float first, float second, float first_gate,
-                                         float second_gate) {
-  const float most = fmaxf(first_gate, second_gate);
-  const float one = expf(__fsub_rn(first_gate, most)), two = expf(__fsub_rn(second_gate, most));
-  const float sum = __fadd_rn(__fmul_rn(one, first), __fmul_rn(two, second));
-  return di_as_bfloat16(__fdiv_rn(sum, __fadd_rn(one, two)));
+// a / b, correctly rounded, for b from 1 to 2 and a that is zero or neither tiny nor huge: the
+// compiler's own steps without its branch, behind which no other division could start.
+__device__ __forceinline__ float di_divide(float a, float b) {
+  float inverse;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(b));
+  inverse = __fmaf_rn(inverse, __fmaf_rn(-b, inverse, 1.0f), inverse);
+  float quotient = __fmul_rn(a, inverse);
+  quotient = __fmaf_rn(inverse, __fmaf_rn(-b, quotient, a), quotient);
+  return copysignf(__fmaf_rn(inverse, __fmaf_rn(-b, quotient, a), quotient), a);
 }
 
-// Rotation of a lane's 8 pairs; tables as in `RopeRotation`.
+// Means of a lane's two rows of values by the softmax of their gates, rounded once, as
+// `ops.compress_pool` has them. The larger gate's weight is exp(0); NaN stays NaN.
+__device__ __forceinline__ void di_pool(const float* members, const float* gates, float* values) {
+  float sum[16], total[16];
+  bool is_plain = true;
+#pragma unroll
+  for (int i = 0; i < 16; ++i) {
+    const float behind = __fsub_rn(gates[i], gates[16 + i]), less = expf(-fabsf(behind));
+    const float one = behind >= 0.0f ? 1.0f : less, two = behind <= 0.0f ? 1.0f : less;
+    sum[i] = __fadd_rn(__fmul_rn(one, members[i]), __fmul_rn(two, members[16 + i]));
+    total[i] = __fadd_rn(one, two);
+    const float size = fabsf(sum[i]);
+    is_plain = is_plain && (size == 0.0f || (size > 0x1p-80f && size < 0x1p80f));
+    values[i] = di_as_bfloat16(di_divide(sum[i], total[i]));
+  }
+  if (!is_plain) {
+#pragma unroll
+    for (int i = 0; i < 16; ++i) values[i] = di_as_bfloat16(__fdiv_rn(sum[i], total[i]));
+  }
+}
+
+// Rotation of a lane's pairs; tables as in `RopeRotation`.
+template <int kChannels = 16>
 __device__ __forceinline__ void di_rotate(float* values, const float* cosine, const float* sine) {
 #pragma unroll
-  for (int i = 0; i < 16; i += 2) {
+  for (int i = 0; i < kChannels; i += 2) {
     const float first = values[i], second = values[i + 1];
     values[i] = __fadd_rn(__fmul_rn(first, cosine[i]), __fmul_rn(second, sine[i]));
     values[i + 1] = __fadd_rn(__fmul_rn(second, cosine[i + 1]), __fmul_rn(first, sine[i + 1]));

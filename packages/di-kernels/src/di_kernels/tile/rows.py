@@ -93,55 +93,59 @@ def rms_norm(out_dtype: str, *, has_weight: bool) -> object:
 
 
 def apply_rope() -> object:
-    """Copy of rows of heads whose last channels are rotated, 16 channels per thread."""
-    num_rows, num_units, row_lanes = T.dynamic("num_rows, num_units, row_lanes")
+    """Copy of rows of heads whose last channels are rotated, two units of 8 channels per thread."""
+    num_rows, num_units, width = T.dynamic("num_rows, num_units, width")
     rotary_units = T.dynamic("rotary_units")
 
     @T.prim_func
     def kernel(
         x: T.Tensor((num_units, 8), "bfloat16"),
         row_units: T.int32,
-        head_lanes: T.int32,
+        head_units: T.int32,
         cosine: T.Tensor((num_rows, rotary_units, 4), "float32"),
         sine: T.Tensor((num_rows, rotary_units, 4), "float32"),
-        y: T.Tensor((num_rows, row_lanes, 16), "bfloat16"),
+        y: T.Tensor((num_rows, width, 8), "bfloat16"),
     ):
-        with T.Kernel(num_rows, T.ceildiv(row_lanes, _ROPE_THREADS), threads=_ROPE_THREADS) as (
+        with T.Kernel(num_rows, T.ceildiv(width, 2 * _ROPE_THREADS), threads=_ROPE_THREADS) as (
             row,
             block,
         ):
             T.import_source(LANES + ROWS)
-            tx = T.get_thread_binding()
-            halves = T.alloc_local((16,), "bfloat16")
-            values = T.alloc_local((16,), "float32")
-            cosines = T.alloc_local((16,), "float32")
-            sines = T.alloc_local((16,), "float32")
-            turned = T.alloc_local((1,), "int32")
-            lane = block * _ROPE_THREADS + tx
-            if lane < row_lanes:
-                for half in T.unroll(2):
+            halves = T.alloc_local((2, 8), "bfloat16")
+            values = T.alloc_local((8,), "float32")
+            cosines = T.alloc_local((2, 8), "float32")
+            sines = T.alloc_local((2, 8), "float32")
+            # Where the tables have the unit's first pair.
+            turned = T.alloc_local((2,), "int32")
+            first = block * 2 * _ROPE_THREADS + T.get_thread_binding()
+            for u in T.unroll(2):
+                unit = first + u * _ROPE_THREADS
+                turned[u] = -1
+                if unit < width:
                     for v in T.vectorized(8):
-                        halves[half * 8 + v] = x[row * row_units + lane * 2 + half, v]
-                turned[0] = (T.truncmod(lane, head_lanes) - head_lanes) * 4 + rotary_units
-                if turned[0] >= 0:
-                    for part in T.unroll(4):
+                        halves[u, v] = x[row * row_units + unit, v]
+                    turned[u] = (T.truncmod(unit, head_units) - head_units) * 2 + rotary_units
+                if turned[u] >= 0:
+                    for part in T.unroll(2):
                         for v in T.vectorized(4):
-                            cosines[part * 4 + v] = cosine[row, turned[0] + part, v]
+                            cosines[u, part * 4 + v] = cosine[row, turned[u] + part, v]
                         for v in T.vectorized(4):
-                            sines[part * 4 + v] = sine[row, turned[0] + part, v]
-                    for v in T.unroll(16):
-                        values[v] = T.cast(halves[v], "float32")
+                            sines[u, part * 4 + v] = sine[row, turned[u] + part, v]
+            for u in T.unroll(2):
+                if turned[u] >= 0:
+                    for v in T.unroll(8):
+                        values[v] = T.cast(halves[u, v], "float32")
                     T.call_extern(
                         "handle",
-                        "di_rotate",
+                        "di_rotate<8>",
                         T.access_ptr(values, "rw"),
-                        T.access_ptr(cosines, "r"),
-                        T.access_ptr(sines, "r"),
+                        T.access_ptr(cosines[u, 0], "r", 8),
+                        T.access_ptr(sines[u, 0], "r", 8),
                     )
-                    for v in T.unroll(16):
-                        halves[v] = T.cast(values[v], "bfloat16")
-                for half in T.unroll(2):
+                    for v in T.unroll(8):
+                        halves[u, v] = T.cast(values[v], "bfloat16")
+                if first + u * _ROPE_THREADS < width:
                     for v in T.vectorized(8):
-                        y[row, lane, half * 8 + v] = halves[half * 8 + v]
+                        y[row, first + u * _ROPE_THREADS, v] = halves[u, v]
 
     return kernel
