@@ -21,7 +21,7 @@ _SELECT_TOPK.register(
         size_rules=(SizeRule("k", 1, 2048),),
         determinism="row_invariant",
         availability=missing_tools,
-        note="Radix selection on ordered keys in registers, a cluster of eight blocks per row.",
+        note="Radix selection on ordered keys in shared memory, a cluster of eight blocks per row.",
     )
 )
 _SELECT_CANDIDATE_BLOCKS.register(

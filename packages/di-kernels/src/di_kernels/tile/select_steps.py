@@ -1,7 +1,7 @@
 # mypy: ignore-errors
 # ruff: noqa: ANN001, ANN202
 # (TileLang parses the macros below as its own language.)
-"""Steps of the radix selection: keys from memory, counts of a row added up, the bin of a rank."""
+"""Steps of the radix selection: scores from memory, counts of a row added up, the bin of a rank."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,11 +9,14 @@ from dataclasses import dataclass
 import tilelang.language as T
 
 THREADS = 512
-KEYS = 32
-"""Keys a thread keeps in registers."""
+WARPS = THREADS // 32
+KEYS = 1024
+"""Candidates of a warp in shared memory."""
+
+PACKED = 128
+"""Keys of a warp that may be packed behind them."""
 
 BINS = 2048
-WARPS = THREADS // 32
 BINS_PER_THREAD = BINS // THREADS
 ROUNDS = 4
 
@@ -23,24 +26,20 @@ class Selection:
     """One kernel of the family.
 
     Args:
-        key_bits: 32 for float32 scores, 16 for bfloat16.
+        score_bits: 32 for float32 scores, 16 for bfloat16.
         blocks: Thread blocks per row: 1, or a cluster of 8.
         block_size: Entries a candidate stands for: 1, or 8 with the newest block forced in.
-        is_kept: Whether a row's candidates fit the registers of its blocks; else scores are read
-            again where a warp has not packed its keys.
-        best_of: Keys of a thread that step 1 counts the best of; all of them where not kept.
+        is_kept: Whether a row's candidates fit the shared memory of its blocks; else scores are
+            read again where a warp has not packed its keys.
+        counts_fours: Whether step 1 counts the best of every four candidates, not of all that a
+            thread looks at.
     """
 
-    key_bits: int
+    score_bits: int
     blocks: int
     block_size: int
     is_kept: bool
-    best_of: int
-
-    @property
-    def blocks_per_sm(self) -> int:
-        """Thread blocks meant to share a multiprocessor: two where 64 registers are enough."""
-        return 2 if self.is_kept and self.block_size == 1 else 1
+    counts_fours: bool
 
     @property
     def levels(self) -> int:
@@ -48,59 +47,30 @@ class Selection:
         return 1 + ROUNDS if self.blocks > 1 else 1
 
 
-def loading(shape: Selection) -> Callable[..., None]:
-    """The macro that loads keys."""
-    newest_key = 0xFF800000 >> (32 - shape.key_bits)
+def loading(shape: Selection) -> tuple[Callable[..., None], Callable[..., None]]:
+    """Macros that load a part of a warp's candidates, and that make keys of them."""
+    load = "di_start_loads" if shape.block_size == 1 else "di_load_blocks"
 
     @T.macro
-    def load_keys(scores, keys, numbers, row, first, step, steps, num_candidates):
-        """Keys of the thread's next candidates; 0 where there is none.
+    def start_loads(scores, values, row, start, end, num_candidates, count):
+        """Scores of the candidates from `start` to before `end`, at most `KEYS`; their number."""
+        warp = T.get_thread_binding() // 32
+        count[0] = T.max(0, T.min(KEYS, T.min(end, num_candidates) - start))
+        T.call_extern(
+            "handle",
+            load,
+            T.address_of(scores[row, start * shape.block_size]),
+            count[0],
+            T.address_of(values[warp, 0]),
+            num_candidates - 1 - start,
+        )
 
-        Loads stand together and none depends on a condition of its own, so all are under way at
-        once.
-        """
-        lane = T.get_thread_binding() % 32
-        if shape.block_size == 1:
-            for group in T.unroll(KEYS // 8):
-                if step + group * 8 < steps:
-                    for s in T.unroll(8):
-                        candidate = first + (step + group * 8 + s) * 32 + lane
-                        keys[group * 8 + s] = T.cast(
-                            scores[row, T.min(candidate, num_candidates - 1)], "uint32"
-                        )
-            for s in T.unroll(KEYS):
-                candidate = first + (step + s) * 32 + lane
-                keys[s] = T.call_extern(
-                    "uint32",
-                    f"di_key_if<{shape.key_bits}>",
-                    keys[s],
-                    step + s < steps and candidate < num_candidates,
-                )
-        else:
-            for group in T.unroll(KEYS // 4):
-                for s in T.unroll(4):
-                    keys[group * 4 + s] = T.uint32(0)
-                if step + group * 4 < steps:
-                    for s in T.unroll(4):
-                        # The newest block may end behind the row; its scores do not matter.
-                        numbers[s] = T.min(
-                            first + (step + group * 4 + s) * 32 + lane, num_candidates - 2
-                        )
-                    T.call_extern(
-                        "handle",
-                        "di_best_keys",
-                        T.address_of(scores[row, 0]),
-                        T.access_ptr(numbers, "r"),
-                        T.access_ptr(keys[group * 4], "w", 4),
-                    )
-                    for s in T.unroll(4):
-                        candidate = first + (step + group * 4 + s) * 32 + lane
-                        if step + group * 4 + s >= steps or candidate >= num_candidates:
-                            keys[group * 4 + s] = T.uint32(0)
-                        elif candidate == num_candidates - 1:
-                            keys[group * 4 + s] = T.uint32(newest_key)
+    @T.macro
+    def finish_loads(values, count):
+        warp = T.get_thread_binding() // 32
+        T.call_extern("handle", "di_finish_loads", count[0], T.address_of(values[warp, 0]))
 
-    return load_keys
+    return start_loads, finish_loads
 
 
 def counting(shape: Selection) -> tuple[Callable[..., None], ...]:
@@ -118,23 +88,25 @@ def counting(shape: Selection) -> tuple[Callable[..., None], ...]:
     def add_up(counts, totals, level):
         """Adds the block's counts to the row's, of which every block holds a part; clears them."""
         tx = T.get_thread_binding()
-        count = T.alloc_local((1,), "uint32")
+        own = T.alloc_local((BINS_PER_THREAD,), "uint32")
         T.sync_threads()
-        for i in T.unroll(BINS_PER_THREAD):
-            bin_ = i * THREADS + tx
-            count[0] = counts[bin_]
-            counts[bin_] = T.uint32(0)
-            if is_cluster:
-                if count[0] != 0:
+        for i in T.vectorized(BINS_PER_THREAD):
+            own[i] = counts[tx * BINS_PER_THREAD + i]
+        for i in T.vectorized(BINS_PER_THREAD):
+            counts[tx * BINS_PER_THREAD + i] = T.uint32(0)
+        if is_cluster:
+            for i in T.unroll(BINS_PER_THREAD):
+                if own[i] != 0:
                     T.call_extern(
                         "handle",
                         "di_peer_add",
-                        T.address_of(totals[level, bin_ % owned]),
-                        bin_ // owned,
-                        count[0],
+                        T.address_of(totals[level, tx * BINS_PER_THREAD % owned + i]),
+                        tx * BINS_PER_THREAD // owned,
+                        own[i],
                     )
-            else:
-                totals[0, bin_] = count[0]
+        else:
+            for i in T.vectorized(BINS_PER_THREAD):
+                totals[0, tx * BINS_PER_THREAD + i] = own[i]
         sync_row()
 
     @T.macro
@@ -142,7 +114,8 @@ def counting(shape: Selection) -> tuple[Callable[..., None], ...]:
         """found: the bin of the `wanted`-th from above, its rank there, its count; the top bin."""
         tx = T.get_thread_binding()
         own = T.alloc_local((BINS_PER_THREAD,), "uint32")
-        above = T.alloc_local((2,), "uint32")
+        # Keys of the thread, of the warp, above the warp, above the thread.
+        number = T.alloc_local((4,), "uint32")
         lowest = BINS - BINS_PER_THREAD * (tx + 1)
         if is_cluster:
             T.call_extern(
@@ -155,21 +128,28 @@ def counting(shape: Selection) -> tuple[Callable[..., None], ...]:
         else:
             for i in T.vectorized(BINS_PER_THREAD):
                 own[i] = totals[0, lowest + i]
-        above[1] = T.uint32(0)
+        number[0] = T.uint32(0)
         for i in T.unroll(BINS_PER_THREAD):
-            above[1] += own[i]
-        above[0] = T.call_extern("uint32", "di_scan_block", above[1], T.address_of(sums[level, 0]))
-        for i in T.unroll(BINS_PER_THREAD):
-            count = own[BINS_PER_THREAD - 1 - i]
-            bin_ = T.cast(lowest + BINS_PER_THREAD - 1 - i, "uint32")
-            if count != 0:
-                if above[0] == 0:
-                    found[level, 3] = bin_
-                if above[0] < wanted and wanted <= above[0] + count:
-                    found[level, 0] = bin_
-                    found[level, 1] = wanted - above[0]
-                    found[level, 2] = count
-            above[0] += count
+            number[0] += own[i]
+        number[1] = T.call_extern("uint32", "di_sum_before", number[0], 32)
+        if tx % 32 == 0:
+            sums[level, tx // 32] = number[1]
+        T.sync_threads()
+        number[2] = T.call_extern("uint32", "di_sum_before", sums[level, tx % WARPS], tx // 32)
+        # Only the warps of the two bins look for them.
+        if number[1] > 0 and number[2] < wanted:
+            number[3] = number[2] + T.call_extern("uint32", "di_scan_warp", number[0]) - number[0]
+            for i in T.unroll(BINS_PER_THREAD):
+                count = own[BINS_PER_THREAD - 1 - i]
+                bin_ = T.cast(lowest + BINS_PER_THREAD - 1 - i, "uint32")
+                if count != 0:
+                    if number[3] == 0:
+                        found[level, 3] = bin_
+                    if number[3] < wanted and wanted <= number[3] + count:
+                        found[level, 0] = bin_
+                        found[level, 1] = wanted - number[3]
+                        found[level, 2] = count
+                number[3] += count
         T.sync_threads()
 
     return sync_row, add_up, find_bin

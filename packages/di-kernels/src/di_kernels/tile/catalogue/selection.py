@@ -10,29 +10,28 @@ from di_kernels.tile.kernel import Kernel
 
 BLOCK_ENTRIES = 16_384
 CLUSTER_ENTRIES = 131_072
-"""Candidates that one thread block and a cluster of eight keep in registers."""
+"""Candidates that one thread block and a cluster of eight keep in shared memory."""
 
-_KEY_BITS = {torch.float32: 32, torch.bfloat16: 16}
+_SCORE_BITS = {torch.float32: 32, torch.bfloat16: 16}
 _OPS = {1: "select_topk", 8: "select_candidate_blocks"}
-# Thread blocks per row, whether the keys stay in registers, and the keys of a thread that the first
-# count takes the best of: of two to four times k groups, few keys lie above the k-th best.
-_VARIANTS = {"block": (1, True, 4), "cluster": (8, True, 32), "long": (8, False, 32)}
+# Thread blocks per row, whether the scores stay in shared memory, and whether the first count takes
+# the best of every four: of a few times k groups, few keys lie above the k-th best.
+_VARIANTS = {"block": (1, True, True), "cluster": (8, True, False), "long": (8, False, False)}
 _CLUSTER = {"sm_80": "a row's thread blocks add their counts up in a cluster's shared memory"}
 
 
 def selection_name(dtype: torch.dtype, block_size: int, variant: str) -> str:
     """Name of the kernel for scores of a dtype."""
-    return f"{_OPS[block_size]}_{_KEY_BITS[dtype]}_{variant}"
+    return f"{_OPS[block_size]}_{_SCORE_BITS[dtype]}_{variant}"
 
 
 def _selection(
-    architecture: str, *, key_bits: int, block_size: int, variant: tuple[int, bool, int]
+    architecture: str, *, score_bits: int, block_size: int, variant: tuple[int, bool, bool]
 ) -> object:
     from di_kernels.tile.select_steps import Selection
     from di_kernels.tile.selection import select_best
 
-    blocks, is_kept, best_of = variant
-    return select_best(Selection(key_bits, blocks, block_size, is_kept, best_of))
+    return select_best(Selection(score_bits, variant[0], block_size, *variant[1:]))
 
 
 def kernels() -> list[Kernel]:
@@ -42,11 +41,11 @@ def kernels() -> list[Kernel]:
             selection_name(dtype, block_size, name),
             (op,),
             functools.partial(
-                _selection, key_bits=key_bits, block_size=block_size, variant=variant
+                _selection, score_bits=score_bits, block_size=block_size, variant=variant
             ),
             undeclared=_CLUSTER if variant[0] > 1 else {},
         )
         for block_size, op in _OPS.items()
-        for dtype, key_bits in _KEY_BITS.items()
+        for dtype, score_bits in _SCORE_BITS.items()
         for name, variant in _VARIANTS.items()
     ]
