@@ -39,21 +39,22 @@ def test_every_choice_is_in_the_catalogue():
         for block_size in (1, 8):
             for rows in (1, 32, 33, 5000):
                 for candidates in (2, 4096, 4097, 16_384, 16_385, 131_072, 131_073, 1 << 20):
-                    variant = select.variant_for(rows, candidates)
+                    variant = select.variant_for(rows, candidates, block_size)
                     assert selection_name(dtype, block_size, variant) in kernels()
     names = {scores_name(rows, is_candidate=False) for rows in ROWS_PER_BLOCK}
     assert names | {scores_name(1, is_candidate=True)} <= set(kernels())
 
 
 @pytest.mark.parametrize(
-    ("rows", "candidates", "variant"),
+    ("rows", "candidates", "block_size", "variant"),
     [
-        (1, 4096, "block"), (1, 4097, "cluster"), (33, 16_384, "block"), (33, 16_385, "cluster"),
-        (1, 131_072, "cluster"), (1, 131_073, "long"),
+        (1, 4096, 1, "block"), (1, 4097, 1, "cluster"), (17, 16_384, 1, "block"),
+        (64, 16_384, 8, "cluster"), (65, 16_384, 8, "block"), (65, 16_385, 8, "cluster"),
+        (1, 131_072, 1, "cluster"), (1, 131_073, 1, "long"),
     ],
 )  # fmt: skip
-def test_the_variant_holds_a_row(rows, candidates, variant):
-    assert select.variant_for(rows, candidates) == variant
+def test_the_variant_holds_a_row(rows, candidates, block_size, variant):
+    assert select.variant_for(rows, candidates, block_size) == variant
 
 
 @pytest.mark.parametrize("rows", [1, 3, 16, 100, 5000])

@@ -9,19 +9,19 @@ from di_kernels.tile.catalogue.selection import BLOCK_ENTRIES, CLUSTER_ENTRIES, 
 from di_kernels.tile.views import words_of
 
 _FEW_ENTRIES = 4096
-_FEW_ROWS = 32
+# By the entries of a candidate: with more to read for each, a cluster pays for longer.
+_FEW_ROWS = {1: 16, 8: 64}
 
 
-def variant_for(num_rows: int, num_candidates: int) -> str:
+def variant_for(num_rows: int, num_candidates: int, block_size: int) -> str:
     """Who selects a row: one block, a cluster, or a cluster that reads the scores again.
 
     A cluster is faster where all rows' clusters run at once, one block does more rows per second.
     """
     if num_candidates > CLUSTER_ENTRIES:
         return "long"
-    if num_candidates > BLOCK_ENTRIES or (num_rows <= _FEW_ROWS and num_candidates > _FEW_ENTRIES):
-        return "cluster"
-    return "block"
+    is_few = num_rows <= _FEW_ROWS[block_size] and num_candidates > _FEW_ENTRIES
+    return "cluster" if num_candidates > BLOCK_ENTRIES or is_few else "block"
 
 
 def select_topk(scores: torch.Tensor, num_visible: torch.Tensor, k: int) -> torch.Tensor:
@@ -45,7 +45,7 @@ def _select(
         return chosen
     if scores.stride(1) != 1:
         scores = scores.contiguous()
-    variant = variant_for(num_rows, -(-num_entries // block_size))
+    variant = variant_for(num_rows, -(-num_entries // block_size), block_size)
     name = selection_name(scores.dtype, block_size, variant)
     bits = scores.view(torch.uint32 if scores.dtype == torch.float32 else torch.uint16)
     kernel_for(name, scores.device)(bits, *words_of(num_visible), chosen)
