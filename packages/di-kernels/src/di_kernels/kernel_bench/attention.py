@@ -55,7 +55,7 @@ def sparse_attention(source: Source) -> Iterator[Workload]:
             if num_rows <= 256:
                 gathered = _gathered_attention(entries, q, slots, chosen)
                 ways["torch bf16"] = gathered
-                if num_rows == _COMPILED_ROWS:
+                if num_rows == _COMPILED_ROWS and name == "nvfp4":
                     ways |= compiled_way("sparse_attention", torch.compile(gathered, dynamic=False))
             flops = 4 * num_rows * widths.HEADS * widths.HEAD_DIM * (128 + width)
             yield Workload("sparse_attention", f"{name}, {num_rows} rows", ways, moved, flops)
