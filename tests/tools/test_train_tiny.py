@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from di_engine.model import Numerics, RequestRows, StepBatch
 from di_engine.model.drafter import Drafter as EngineDrafter
 from di_engine.model.drafter import DraftingModel
 from di_engine.model.token_map import build_token_map
-from tiny import optimise
+from tiny import optimise, sources
 from tiny.acceptance import Trials, calibration_error, fit_temperatures
 from tiny.backbone import Backbone, Mode
 from tiny.calibrate import judge
@@ -141,6 +142,32 @@ def test_every_stage_runs_and_its_checkpoint_serves(tmp_path) -> None:
 def test_names_and_addresses_are_left_out() -> None:
     text = "a = 1\n# Author: Jo Doe\nb (Contributed by Jo Doe in :issue:`1`.) c\nmail jo@doe.org\nd"
     assert without_personal_data(text) == "a = 1\nb  c\nd"
+
+
+def test_a_download_that_breaks_off_leaves_nothing_under_the_name_of_a_package(
+    tmp_path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked: list[str] = []
+
+    def fetch(package: str, directory: Path, target: Path) -> None:
+        assert directory.is_absolute()  # the clients run inside it
+        asked.append(package)
+        target.mkdir()
+        (target / "first").touch()
+        if len(asked) == 2:
+            raise OSError("broken off")
+        (target / "second").touch()
+
+    monkeypatch.setattr(sources, "_FETCHERS", dict.fromkeys(("debian", "sdist", "wheel"), fetch))
+    with pytest.raises(OSError, match="broken off"):
+        sources.download(Path("packages"))
+    names = [source.name for source in sources.SOURCES]
+    assert [path.name for path in Path("packages").iterdir()] == names[:1]
+    sources.download(Path("packages"))
+    packages = [source.package for source in sources.SOURCES]
+    assert asked == [*packages[:2], *packages[1:]]  # what is there is not fetched again
+    assert all((Path("packages") / name / "second").is_file() for name in names)
 
 
 def test_every_token_but_the_first_is_scored_once() -> None:

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import tarfile
+import tempfile
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -61,11 +62,15 @@ _LARGEST_DOCUMENT = 120_000
 
 def download(directory: Path) -> None:
     """Fetches the packages into `directory` and unpacks them, each into a folder of its name."""
+    directory = directory.resolve()  # the clients run inside it
     directory.mkdir(parents=True, exist_ok=True)
     for source in SOURCES:
         target = directory / source.name
         if not target.exists():
-            _FETCHERS[source.index](source.package, directory, target)
+            # An interrupted call must not leave half of a package behind under its name.
+            with tempfile.TemporaryDirectory(dir=directory) as unpacked:
+                _FETCHERS[source.index](source.package, directory, Path(unpacked, "all"))
+                Path(unpacked, "all").rename(target)
 
 
 def _fetch_debian(package: str, directory: Path, target: Path) -> None:
