@@ -19,7 +19,7 @@ from tiny.backbone import Backbone, Mode
 from tiny.config import Sizes
 from tiny.drafter import Drafter, markov_from_pairs
 from tiny.fuse import use_compiler
-from tiny.measure import balance_of, bits_per_byte
+from tiny.measure import bits_per_byte
 from tiny.ngram import NgramModel
 from tiny.optimise import Batches, Schedule, Trainer, make_optimizer, train_for
 from tiny.plain import Plain
@@ -32,7 +32,6 @@ _INDEX_SHARE = 0.1
 _QUANTISED_FROM = 0.72
 _DECAY = 0.1
 _NGRAM_ORDER = 5
-_BALANCE_BATCHES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +161,6 @@ def run_backbone(run: Run, log: Log) -> dict[str, Any]:
         progress = phase_end
         save(progress, steps)
         del trainer
-    facts |= measure_backbone(run, model, parameters, biases)
     facts |= {
         "tokens": facts["steps"] * run.batch * run.length,
         "length": run.length,
@@ -196,45 +194,6 @@ def backbone_step(
         }
 
     return step
-
-
-def measure_backbone(
-    run: Run, model: Backbone, parameters: dict[str, Tensor], biases: Tensor
-) -> dict[str, Any]:
-    """Held-out bits per byte, unrounded and as exported, and the balance of the experts."""
-    use_compiler(False)
-    stream = run.stream("held_out")
-    found: dict[str, Any] = {}
-    for name, exact in (("unrounded", False), ("rounded", True)):
-        mode = train_mode(run.device, exact)
-        with torch.no_grad():
-            w = compute_weights(parameters, mode.dtype, exact)
-        if not exact:  # the selection stays on: only the rounding is compared
-            mode = Mode(mode.dtype, sparse=True)
-
-        @torch.no_grad()
-        def losses_of(tokens: Tensor, w: Any = w, mode: Mode = mode) -> Tensor:
-            hidden, _ = model(w, biases, tokens, mode)
-            logits = linear(hidden[:, :-1], w["head.weight"])
-            return layers.token_losses(logits, tokens[:, 1:])
-
-        found[f"bits_per_byte_{name}"] = bits_per_byte(
-            losses_of,
-            stream,
-            length=run.length,
-            context=run.length // 4,
-            batch=run.batch,
-            device=run.device,
-            limit=run.eval_limit,
-        )
-    full = Batches(stream, run.batch, run.length, run.device, run.seed)
-    drawn = []
-    for _ in range(_BALANCE_BATCHES):
-        with torch.no_grad():
-            _, trace = model(w, biases, full.draw()[:, :-1], mode)
-        drawn.append(torch.stack(trace.loads))
-    found["balance"] = balance_of(torch.stack(drawn).mean(0))
-    return found
 
 
 def run_plain(run: Run, log: Log) -> dict[str, Any]:
@@ -300,6 +259,7 @@ def run_plain(run: Run, log: Log) -> dict[str, Any]:
 def run_drafter(run: Run, log: Log) -> dict[str, Any]:
     """Trains blocks, Markov head and confidence head on the frozen, quantised backbone."""
     begin, device, sizes = time.monotonic(), run.device, run.sizes()
+    use_compiler(False)
     target = Target.load(run)
     drafter = Drafter(sizes)
     stream = run.stream("train")

@@ -1,4 +1,4 @@
-"""The stage that tries the trained drafter on held-out documents."""
+"""The stage that measures the trained models on held-out documents."""
 
 from __future__ import annotations
 
@@ -8,22 +8,32 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import linear
 
+from tiny import layers
 from tiny.acceptance import Trials, calibration_of, try_drafts
-from tiny.backbone import Backbone
+from tiny.backbone import Backbone, Mode
 from tiny.drafter import Drafter
 from tiny.fuse import use_compiler
+from tiny.measure import balance_of, bits_per_byte
+from tiny.optimise import Batches
 from tiny.prepare import TokenStream
 from tiny.stages import Log, Run, Target, train_mode
-from tiny.state import load_state, save_state
+from tiny.state import add_facts, load_state, save_state
 from tiny.weights import compute_weights
 
 _CONTEXT = 128
+_BALANCE_BATCHES = 8
 _MODES = (("greedy", True, False), ("ratio", False, False), ("coupled", False, True))
 
 
 def run_trials(run: Run, log: Log) -> dict[str, Any]:
-    """Tries the trained drafter on held-out documents and adds what it finds to its facts."""
+    """Scores the backbone and tries the drafter on held-out documents; adds to their facts."""
+    parameters, _ = load_state(run.out, "backbone", run.device)
+    backbone_biases = parameters.pop("router_biases")
+    found = measure_backbone(run, parameters, backbone_biases)
+    add_facts(run.out, "backbone", found)
+    log({"stage": "trials", **found})
     target = Target.load(run)
     facts: dict[str, Any]
     values, facts = load_state(run.out, "drafter", run.device)
@@ -34,6 +44,44 @@ def run_trials(run: Run, log: Log) -> dict[str, Any]:
     facts |= measure_drafter(run, target.backbone, drafter, w, (target.biases, biases))
     save_state(run.out, "drafter", values, facts)
     return facts
+
+
+def measure_backbone(run: Run, parameters: dict[str, Tensor], biases: Tensor) -> dict[str, Any]:
+    """Held-out bits per byte, unrounded and as exported, and the balance of the experts."""
+    use_compiler(False)
+    model = Backbone(run.sizes(), run.token_map(), run.device)
+    stream = run.stream("held_out")
+    found: dict[str, Any] = {}
+    for name, exact in (("unrounded", False), ("rounded", True)):
+        mode = train_mode(run.device, exact)
+        with torch.no_grad():
+            w = compute_weights(parameters, mode.dtype, exact)
+        if not exact:  # the selection stays on: only the rounding is compared
+            mode = Mode(mode.dtype, sparse=True)
+
+        @torch.no_grad()
+        def losses_of(tokens: Tensor, w: Any = w, mode: Mode = mode) -> Tensor:
+            hidden, _ = model(w, biases, tokens, mode)
+            logits = linear(hidden[:, :-1], w["head.weight"])
+            return layers.token_losses(logits, tokens[:, 1:])
+
+        found[f"bits_per_byte_{name}"] = bits_per_byte(
+            losses_of,
+            stream,
+            length=run.length,
+            context=run.length // 4,
+            batch=run.batch,
+            device=run.device,
+            limit=run.eval_limit,
+        )
+    full = Batches(stream, run.batch, run.length, run.device, run.seed)
+    drawn = []
+    for _ in range(_BALANCE_BATCHES):
+        with torch.no_grad():
+            _, trace = model(w, biases, full.draw()[:, :-1], mode)
+        drawn.append(torch.stack(trace.loads))
+    found["balance"] = balance_of(torch.stack(drawn).mean(0))
+    return found
 
 
 def measure_drafter(
