@@ -55,14 +55,14 @@ def test_list_names_the_serving_backend(capsys):
     assert capsys.readouterr().out.startswith("hc_sinkhorn                scalar")
 
 
-def test_list_prints_where_torch_is_as_fast(capsys):
+def test_list_prints_where_beside_torch(capsys):
     assert main(["list", "--op", "draw_tokens"]) == 0
-    assert "torch is as fast: 256 greedy rows, no mask: argmax 48.5 us, tilelang 77.9 us" in (
+    assert "beside torch: 256 greedy rows, no mask: argmax 48.5 us, tilelang 77.9 us" in (
         capsys.readouterr().out
     )
     assert main(["list", "--op", "draw_tokens", "--json"]) == 0
     (service,) = json.loads(capsys.readouterr().out)
-    assert len(service["torch_is_as_fast"]) == 1
+    assert len(service["beside_torch"]) == 1
 
 
 def test_wrong_use_has_its_own_exit_codes(capsys):

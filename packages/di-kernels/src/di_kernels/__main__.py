@@ -191,8 +191,8 @@ def _list(options: argparse.Namespace) -> int:
         print(f"{service.op:26s} {service.backend:10s} {service.determinism}{mark}")
         for refusal in service.refusals:
             print(f"    {refusal}")
-        for pair in service.torch_is_as_fast:
-            print(f"    torch is as fast: {pair}")
+        for pair in service.beside_torch:
+            print(f"    beside torch: {pair}")
     return 0
 
 

@@ -194,8 +194,8 @@ class Op(Generic[P, R]):
         dtypes: Dtypes of the leading tensor the reference serves.
         determinism: What the reference promises about bits.
         is_differentiable: Whether the reference has gradients.
-        torch_is_as_fast: Measured cases in which a torch call is not slower than the kernel, or
-            than one could be.
+        beside_torch: Measured cases in which a torch call is faster than the kernel, or so near the
+            floor that there is none.
 
     Attributes:
         _is_gpu_only: Whether no backend beside the reference serves a CPU.
@@ -206,7 +206,7 @@ class Op(Generic[P, R]):
     dtypes: tuple[torch.dtype, ...] = FLOATS
     determinism: Determinism = "row_invariant"
     is_differentiable: bool = True
-    torch_is_as_fast: tuple[TimedPair, ...] = ()
+    beside_torch: tuple[TimedPair, ...] = ()
     backends: list[Backend[P, R]] = field(init=False)
     _logged: set[tuple[str, str]] = field(init=False, default_factory=set)
     _is_gpu_only: bool = field(init=False, default=True)
@@ -401,7 +401,7 @@ class Service:
         determinism: What it promises about bits.
         is_verified: Whether it was run on such hardware.
         refusals: One line per preferred backend that cannot serve.
-        torch_is_as_fast: One line per measured case in which a torch call is not slower.
+        beside_torch: One line per measured case in which a torch call is the better choice.
     """
 
     op: str
@@ -409,7 +409,7 @@ class Service:
     determinism: Determinism
     is_verified: bool
     refusals: tuple[str, ...]
-    torch_is_as_fast: tuple[str, ...] = ()
+    beside_torch: tuple[str, ...] = ()
 
 
 def describe(
@@ -431,7 +431,7 @@ def describe(
                 serving.determinism,
                 serving.is_verified,
                 tuple(str(refusal) for refusal in refusals if refusal is not None),
-                tuple(str(pair) for pair in get_op(name).torch_is_as_fast),
+                tuple(str(pair) for pair in get_op(name).beside_torch),
             )
         )
     return services

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TimedPair:
-    """Two measured times of one case in which torch is not slower, so that it serves or should.
+    """Two measured times of one case in which a torch call is faster than the kernel, or serves.
 
     Args:
         case: Sizes in words.

@@ -162,7 +162,7 @@ _DRAW_TOKENS = Op(
     _draw_tokens,
     dtypes=(torch.float32, torch.float64),
     is_differentiable=False,
-    torch_is_as_fast=(
+    beside_torch=(
         TimedPair(
             "256 greedy rows, no mask", "argmax", 48.5, "tilelang", 77.9, "H200, 30 November 2026"
         ),
