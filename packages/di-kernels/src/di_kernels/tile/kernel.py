@@ -27,6 +27,7 @@ class Kernel:
         options: TileLang pass options.
         has_tensor_core: Whether matrix instructions must appear in the code.
         undeclared: Architectures it is not built for, with the reason.
+        is_guarded: Whether no access lies outside a tensor, on sm_80 too: TileLang adds no tests.
     """
 
     name: str
@@ -35,10 +36,11 @@ class Kernel:
     options: Options = UNGUARDED
     has_tensor_core: bool = False
     undeclared: dict[str, str] = field(default_factory=dict)
+    is_guarded: bool = False
 
     def options_for(self, architecture: str) -> Options:
         """Pass options; sm_80 has no tensor copies that stop at a tensor's end, so it tests."""
-        if architecture == "sm_80":
+        if architecture == "sm_80" and not self.is_guarded:
             return tuple(option for option in self.options if option not in UNGUARDED)
         return self.options
 

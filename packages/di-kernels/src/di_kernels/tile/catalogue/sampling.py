@@ -61,6 +61,7 @@ def kernels() -> list[Kernel]:
             (op,),
             functools.partial(build, dtype=dtype, blocks=blocks),
             undeclared=_CLUSTER if blocks > 1 else {},
+            is_guarded=True,
         )
         for op, build in (("filter_tokens", _keep_tokens), ("log_probs", _log_probs))
         for dtype in ("float32", "float64")
