@@ -219,8 +219,9 @@ class TestParse:
 
 class TestLLM:
     def test_a_conversation_is_rendered_and_its_answer_parsed(self, llm: LLM) -> None:
+        conversation = [{"role": "user", "content": "Define lamp."}]  # answered by a sentence
         params = SamplingParams(max_tokens=8, temperature=0)
-        output = llm.chat(CONVERSATION, None, params, options=QUIET)[0]
+        output = llm.chat(conversation, None, params, options=QUIET)[0]
         assert output.error is None
         message = output.outputs[0].message
         assert message is not None
@@ -228,7 +229,7 @@ class TestLLM:
         assert message.reasoning_content is None
         again = llm.generate(output.prompt_token_ids, params)[0]
         assert (again.text, again.outputs[0].message) == (output.text, None)
-        thinking = llm.chat(CONVERSATION, sampling_params=params)[0].outputs[0].message
+        thinking = llm.chat(conversation, sampling_params=params)[0].outputs[0].message
         assert thinking is not None
         assert thinking.reasoning_content is not None
 

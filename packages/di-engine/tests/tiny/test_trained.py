@@ -14,9 +14,9 @@ from di_structured import OutputSchema
 pytestmark = pytest.mark.slow
 
 GOLDEN = {
-    "def __init__(self": ", *args, **kwargs):  # Avoid g",
-    "The function returns": " a callable with the *func*\nto the function :",
-    "dog (noun):": " a person who is not divided into a div",
+    "def __init__(self": ", x, y, x, y, x, y",
+    "The function returns": " the function as a\n:term:`specifying an",
+    "dog (noun):": " a small piece of furniture\ndog",
 }
 WEATHER = {
     "type": "function",
