@@ -126,7 +126,7 @@ def _comparison(backbone: dict[str, Any], plain: dict[str, Any]) -> str:
     verdict = "is better than this one" if other < ours else "is no better than this one"
     return (
         f"The plain transformer of {plain['parameters'] / 1e6:.1f} M parameters {verdict}: "
-        f"{other:.3f} bits per byte over all\nagainst {ours:.3f}. It was made steps for "
+        f"{other:.3f} bits per byte over all\nagainst {ours:.3f}. It made steps for "
         f"{plain['train_seconds']:.0f} s ({plain['tokens'] / 1e6:.0f} M tokens), the backbone for "
         f"{backbone['train_seconds']:.0f} s ({backbone['tokens'] / 1e6:.0f} M\ntokens); the rest "
         "of their times is compiling."
