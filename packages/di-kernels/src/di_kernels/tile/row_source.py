@@ -10,8 +10,9 @@ ascending id. It is searched from the top: first in bins as wide as the same dif
 then in the found bin by ordered keys, 2,048 bins at a time.
 """
 
+from di_kernels.tile.cluster_source import CLUSTER
 from di_kernels.tile.draw_source import DRAW
-from di_kernels.tile.select_source import CLUSTER, SELECT
+from di_kernels.tile.select_source import SELECT
 
 _IN_CLUSTER = r"""
 __device__ __forceinline__ void di_meet() { di_sync_cluster(); }
