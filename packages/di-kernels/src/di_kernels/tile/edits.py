@@ -27,7 +27,7 @@ def edit_logits(
         logits = logits.contiguous()
     sms = torch.cuda.get_device_properties(device).multi_processor_count
     parts = min(max(1, -(-4 * sms // num_rows)), -(-vocab_size // 1024))
-    part_size = min(-(-vocab_size // parts), _LARGEST_PART)
+    part_size = min(-(-vocab_size // (4 * parts)) * 4, _LARGEST_PART)
     nothing = constant(1, 0, torch.float64, device)
     factors = (nothing,) * 3
     if penalties is not None:
