@@ -21,8 +21,12 @@ def draw(source: Source) -> Iterator[Workload]:
         logits = source.wide(num_rows, VOCABULARY, scale=3)
         seed, position = source.integers(0, 2**62, 2, num_rows).unbind()
         mask = source.integers(-(2**31), 2**31, num_rows, VOCABULARY // 32).to(torch.int32)
+        likely = torch.zeros_like(mask).scatter(
+            1, logits.topk(50).indices // 32, -1
+        )  # what filters leave: few tokens
         for kind, degrees, bits in (
-            ("drawn", 0.7, None), ("drawn, masked", 0.7, mask), ("greedy", 0.0, None),
+            ("drawn", 0.7, None), ("drawn, masked", 0.7, mask),
+            ("drawn, few tokens left", 0.7, likely), ("greedy", 0.0, None),
         ):  # fmt: skip
             temperature = torch.full(
                 (num_rows,), degrees, dtype=torch.float64, device=source.device

@@ -116,12 +116,13 @@ __device__ __forceinline__ void di_screen(const Logit* logits, unsigned mask, in
                                           long long position, unsigned purpose, double* state,
                                           int* token) {
   unsigned words[4] = {0u, 0u, 0u, 0u};
-  if (temperature != 0.0) di_philox(block, purpose, position, seed, words);
+  const unsigned allowed = mask >> (block % 8 * 4) & 15u;
+  if (temperature != 0.0 && allowed != 0) di_philox(block, purpose, position, seed, words);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const double logit = static_cast<double>(logits[i]);
     state[3] = di_worst(state[3], logit);
-    if ((mask >> (block % 8 * 4 + i)) & 1u) {
+    if ((allowed >> i) & 1u) {
       state[2] = fmax(state[2], logit);
       double score = logit * factor;
       if (temperature != 0.0) score += static_cast<double>(di_screen_noise(words[i]));
