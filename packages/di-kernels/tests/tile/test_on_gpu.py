@@ -28,6 +28,10 @@ HAS_HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() ==
         "router_topk",
         "engram_lookup",
         "draw_tokens",
+        "edit_logits",
+        "filter_tokens",
+        "log_probs",
+        "verify_drafts",
     ],
 )
 def test_kernels_pass_their_checks(op):

@@ -32,9 +32,13 @@ def cases(source: Source) -> Iterator[Case]:
         (VOCABULARY, torch.float32, True),
         (1000, torch.float64, True),
         (4, torch.float32, False),
+        (1001, torch.float32, True),
+        (9001, torch.float64, True),
     ):
-        for num_rows in _ROWS:
-            yield _drawn(source, num_rows, vocab_size, dtype, has_mask=has_mask)
+        rows = (*_ROWS, 97) if vocab_size == VOCABULARY and not has_mask else _ROWS
+        for num_rows in rows:
+            if vocab_size % 4 == 0:
+                yield _drawn(source, num_rows, vocab_size, dtype, has_mask=has_mask)
             yield _edited(source, num_rows, vocab_size, dtype, has_mask=has_mask)
             yield _filtered(source, num_rows, vocab_size, dtype, has_mask=has_mask)
             yield _measured(source, num_rows, vocab_size, dtype, has_mask=has_mask)
