@@ -6,7 +6,7 @@ import torch
 
 from di_kernels import ops
 from di_kernels.masses import pack_bits, unpack_bits
-from di_spec.drafting import Proposal
+from di_spec.drafting import Proposal, QKind
 from di_spec.sampling import SamplerBatch, SampleRequest, SamplingParams, TokenHistory
 from di_spec.torch import sample, verify
 from di_spec.torch.filters import apply_edits
@@ -184,6 +184,58 @@ def test_the_same_drafts_are_accepted(device, mode):
     got = ops.verify_drafts(
         *drawn, on(device, batch.draft_token_ids), on(device, batch.row_offsets), width=6
     )
+    assert got.num_accepted.max() > 1
+    for mine, theirs in zip(
+        got, (want.token_ids, want.num_accepted, want.num_emitted, want.status), strict=True
+    ):
+        assert torch.equal(mine, theirs)
+
+
+def proposal_of(batch, kind):
+    """The drafts of `batch` with a law of their own: certain, over all tokens, or over thirty."""
+    rng = np.random.default_rng(11)
+    lengths = np.diff(batch.row_offsets) - 1
+    drafts = np.full((len(lengths), 5), -1, np.int64)
+    for request, length in enumerate(lengths):
+        first = batch.row_offsets[request]
+        drafts[request, :length] = batch.draft_token_ids[first : first + length]
+    if kind is QKind.ONE_HOT:
+        return Proposal(drafts, lengths)
+    width = batch.vocab_size if kind is QKind.DENSE else 30
+    weights = rng.normal(size=(*drafts.shape, width)) * 2
+    weights[..., :4] += 4
+    log_probs = (weights - np.log(np.exp(weights).sum(-1, keepdims=True))).astype(np.float32)
+    token_ids = None
+    if kind is QKind.TOP_K:
+        rest = rng.permuted(np.tile(np.arange(4, batch.vocab_size), (drafts.size, 1)), axis=1)
+        listed = np.concatenate([np.tile(np.arange(4), (drafts.size, 1)), rest[:, :26]], 1)
+        token_ids = listed.reshape(*drafts.shape, width)
+    return Proposal(drafts, lengths, kind, log_probs, token_ids)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("kind", list(QKind))
+def test_the_ratio_test_gives_the_same_tokens(device, kind):
+    """Requests without filters too: there a residual has a thousand tokens."""
+    batch = batch_of([{}], num_rows=96, num_drafts=5)
+    logits = logits_of(batch, device)
+    logits[:, :4] = logits[:, :4] * 0.3 + 13
+    proposal = proposal_of(batch, kind)
+    want = verify(logits, proposal, batch, mode="ratio")
+    temperature = on(device, batch.temperature)
+    bits = ops.filter_tokens(logits, temperature, **laws_of(batch, device))
+    keys = keys_of(batch, device)
+    drawn = ops.draw_tokens(logits, temperature, *keys, mask_bits=bits)
+    laws = {
+        "q_log_probs": None if kind is QKind.ONE_HOT else on(device, proposal.q_logprobs),
+        "q_token_ids": on(device, proposal.q_token_ids) if kind is QKind.TOP_K else None,
+    }
+    got = ops.verify_drafts_by_ratio(
+        *drawn, logits, temperature, *keys, on(device, batch.draft_token_ids),
+        on(device, batch.row_offsets), width=6, mask_bits=bits, **laws,
+    )  # fmt: skip
+    refused = got.num_accepted < on(device, np.diff(batch.row_offsets) - 1)
+    assert refused.sum() > 10
     assert got.num_accepted.max() > 1
     for mine, theirs in zip(
         got, (want.token_ids, want.num_accepted, want.num_emitted, want.status), strict=True

@@ -3,7 +3,7 @@ import torch
 
 from di_kernels import ops
 from di_kernels.masses import IS_INFINITE, IS_NAN, NOTHING_ALLOWED
-from di_kernels.ops.sampling import _random_words
+from di_kernels.ops.sampling import random_words
 from di_kernels.tile.draw import MAX_PARTS, THREADS, parts_for
 
 # Philox4x32-10 of the counter (0, 0, low and high word of the number) under the seed as key.
@@ -19,8 +19,8 @@ def of_rows(*values, dtype=torch.int64):
 
 
 @pytest.mark.parametrize(("seed", "position"), list(GOLDEN_WORDS))
-def test_random_words_are_those_of_curand(seed, position):
-    words = _random_words(of_rows(seed), of_rows(position), 0, 4)
+def testrandom_words_are_those_of_curand(seed, position):
+    words = random_words(of_rows(seed), of_rows(position), 0, 4)
     assert tuple(words[0].tolist()) == GOLDEN_WORDS[seed, position]
 
 

@@ -10,7 +10,7 @@ import torch
 from di_kernels import ops
 from di_kernels.cases.case import Case, Outputs, Sizes, Source
 
-_WORD = 0xFFFFFFFF
+WORD = 0xFFFFFFFF
 
 
 def cases(sizes: Sizes, source: Source, num_rows: int) -> Iterator[Case]:
@@ -41,7 +41,7 @@ def _drawn(logits: list[float], temperature: float, seed: int, position: int) ->
     scores = logits
     if temperature:
         words = [word for block in range(-(-len(logits) // 4)) for word in
-                 _philox([block, 0, position & _WORD, position >> 32], seed)]  # fmt: skip
+                 philox([block, 0, position & WORD, position >> 32], seed)]  # fmt: skip
         scores = [
             logit / temperature - math.log(-math.log1p(-(word + 0.5) * 2.0**-32))
             for logit, word in zip(logits, words, strict=False)
@@ -49,12 +49,13 @@ def _drawn(logits: list[float], temperature: float, seed: int, position: int) ->
     return scores.index(max(scores))
 
 
-def _philox(counter: list[int], seed: int) -> list[int]:
+def philox(counter: list[int], seed: int) -> list[int]:
+    """Four words of Philox4x32-10 by Python integers."""
     c0, c1, c2, c3 = counter
-    k0, k1 = seed & _WORD, seed >> 32 & _WORD
+    k0, k1 = seed & WORD, seed >> 32 & WORD
     for _ in range(10):
         first, second = c0 * 0xD2511F53, c2 * 0xCD9E8D57
         c0, c2 = second >> 32 ^ c1 ^ k0, first >> 32 ^ c3 ^ k1
-        c1, c3 = second & _WORD, first & _WORD
-        k0, k1 = k0 + 0x9E3779B9 & _WORD, k1 + 0xBB67AE85 & _WORD
+        c1, c3 = second & WORD, first & WORD
+        k0, k1 = k0 + 0x9E3779B9 & WORD, k1 + 0xBB67AE85 & WORD
     return [c0, c1, c2, c3]

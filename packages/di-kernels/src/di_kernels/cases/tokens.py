@@ -9,6 +9,7 @@ import torch
 
 from di_kernels import ops
 from di_kernels.cases.case import Case, Outputs, Sizes, Source
+from di_kernels.cases.draw import WORD, philox
 from di_kernels.masses import num_mask_words
 
 _TOP = 5
@@ -21,6 +22,7 @@ def cases(sizes: Sizes, source: Source, num_rows: int) -> Iterator[Case]:
     yield _filters(sizes, source, num_rows)
     yield _log_probs(sizes, source, num_rows)
     yield _verification(source, num_rows)
+    yield _ratio(sizes, source, num_rows)
 
 
 def _mask(source: Source, num_rows: int, vocab_size: int) -> torch.Tensor:
@@ -201,3 +203,78 @@ def _verified(
             return emitted + [-1] * (width - place - 1), place, place + 1, 0
     accepted = len(emitted)
     return emitted + [-1] * (width - accepted), accepted, accepted, status[accepted]
+
+
+def _ratio(sizes: Sizes, source: Source, num_requests: int) -> Case:
+    """Two drafts of every request, drawn from a law over all tokens."""
+    vocab_size, width = sizes.entries, 3
+    logits = source.wide(num_requests, width, vocab_size)
+    q = source.wide(num_requests, width - 1, vocab_size).log_softmax(-1).float()
+    temperature = torch.full((num_requests, width), 0.8, dtype=torch.float64, device=source.device)
+    seed = source.integers(0, 2**62, num_requests, 1).expand(-1, width)
+    position = source.integers(0, 2**40, num_requests, 1) + torch.arange(
+        width, device=source.device
+    )
+    drafts = q.argmax(-1)
+    drafts = torch.nn.functional.pad(drafts, (0, 1), value=-1)
+
+    def run(rows: torch.Tensor) -> Outputs:
+        some = logits[rows].flatten(0, 1)
+        laws = temperature[rows].flatten(), seed[rows].flatten(), position[rows].flatten()
+        drawn = ops.draw_tokens(some, *laws)
+        offsets = torch.arange(len(rows) + 1, device=source.device) * width
+        return ops.verify_drafts_by_ratio(
+            drawn.token_ids, drawn.status, some, *laws, drafts[rows].flatten(), offsets,
+            width=width, q_log_probs=q[rows],
+        )  # fmt: skip
+
+    def oracle() -> Outputs:
+        answers = [
+            _tested(*row)
+            for row in zip(
+                logits.double().tolist(), q.double().exp().tolist(), seed[:, 0].tolist(),
+                position[:, 0].tolist(), drafts.tolist(), strict=True,
+            )
+        ]  # fmt: skip
+        emitted, accepted = zip(*answers, strict=True)
+        counts = torch.tensor(accepted)
+        status = torch.zeros(num_requests, dtype=torch.uint8)
+        return torch.tensor(emitted), counts, counts + 1, status
+
+    label = f"{num_requests} requests, {vocab_size} tokens"
+    moved = logits.nbytes + q.nbytes
+    return Case(
+        "verify_drafts_by_ratio", label, logits.dtype, num_requests, run, oracle, True, moved
+    )
+
+
+def _tested(
+    logits: list[list[float]], q: list[list[float]], seed: int, position: int, drafts: list[int]
+) -> tuple[list[int], int]:
+    """Emitted tokens, -1 behind, and accepted drafts of one request at temperature 0.8."""
+    width = len(logits)
+    for place, row in enumerate(logits):
+        weights = [math.exp((value - max(row)) / 0.8) for value in row]
+        p = [weight / math.fsum(weights) for weight in weights]
+        purpose, at = 0, position + place
+        if place < width - 1:
+            high, low, _, _ = philox([0, 2 << 24 | place, at & WORD, at >> 32], seed)
+            draft, law = drafts[place], q[place]
+            if (high << 21 | low >> 11) * 2.0**-53 * law[draft] < p[draft]:
+                continue
+            p = [max(target - drafted, 0.0) for target, drafted in zip(p, law, strict=True)]
+            purpose = 3 << 24 | place
+        emitted = [*drafts[:place], _drawn(p, purpose, at, seed)]
+        return emitted + [-1] * (width - place - 1), place
+    raise AssertionError("the last row has no draft")
+
+
+def _drawn(weights: list[float], purpose: int, position: int, seed: int) -> int:
+    blocks = range(-(-len(weights) // 4))
+    counters = ([block, purpose, position & WORD, position >> 32] for block in blocks)
+    words = [word for counter in counters for word in philox(counter, seed)]
+    scores = [
+        math.log(weight) - math.log(-math.log1p(-(word + 0.5) * 2.0**-32)) if weight else -math.inf
+        for weight, word in zip(weights, words, strict=False)
+    ]
+    return scores.index(max(scores))

@@ -43,6 +43,7 @@ from di_kernels.ops.quantize import (
     nvfp4_fake_quantize,
     nvfp4_quantize,
 )
+from di_kernels.ops.ratio import verify_drafts_by_ratio
 from di_kernels.ops.records import read_records, write_records
 from di_kernels.ops.rope import (
     RopeRotation,
@@ -134,5 +135,6 @@ __all__ = [
     "sparse_attention",
     "swiglu",
     "verify_drafts",
+    "verify_drafts_by_ratio",
     "write_records",
 ]

@@ -115,19 +115,36 @@ def _draw_tokens(
     status = row_status(logits, allowed)
     # Rows without a token get any finite logits; nobody reads what is drawn from them.
     allowed = allowed.masked_fill((status != OK).unsqueeze(1), 0)
-    words = _random_words(seed, position, purpose, vocab_size)
-    noise = -portable_log(-portable_log(1.0 - (words.double() + 0.5) * 2.0**-32))
+    noise = _gumbel_noise(seed, position, purpose, vocab_size)
     scale = temperature.unsqueeze(1)
     relative = allowed - allowed.amax(1, keepdim=True)
     scores = torch.where(scale == 0, allowed, relative / scale + noise)
-    best = (scores == scores.amax(1, keepdim=True)).int().argmax(1)
-    return DrawnTokens(best.masked_fill(status != OK, -1), status)
+    return DrawnTokens(_first_largest(scores).masked_fill(status != OK, -1), status)
 
 
-def _random_words(
+def gumbel_tokens(
+    log_weights: torch.Tensor, seed: torch.Tensor, position: torch.Tensor, purpose: int
+) -> torch.Tensor:
+    """A token of every row of float64 log-weights; token 0 where nothing has a weight."""
+    noise = _gumbel_noise(seed, position, purpose, log_weights.shape[1])
+    return _first_largest(log_weights + noise)
+
+
+def _first_largest(scores: torch.Tensor) -> torch.Tensor:
+    return (scores == scores.amax(1, keepdim=True)).int().argmax(1)
+
+
+def _gumbel_noise(
     seed: torch.Tensor, position: torch.Tensor, purpose: int, vocab_size: int
 ) -> torch.Tensor:
-    """32-bit words of all tokens, int64; products of two words wrap without harm."""
+    words = random_words(seed, position, purpose, vocab_size)
+    return -portable_log(-portable_log(1.0 - (words.double() + 0.5) * 2.0**-32))
+
+
+def random_words(
+    seed: torch.Tensor, position: torch.Tensor, purpose: int, vocab_size: int
+) -> torch.Tensor:
+    """32-bit words of the first tokens, int64; products of two words wrap without harm."""
     c0 = torch.arange(-(-vocab_size // 4), device=seed.device).unsqueeze(0)
     c1 = torch.full_like(c0, purpose)
     c2, c3 = (position & _LOW).unsqueeze(1), (position >> 32 & _LOW).unsqueeze(1)
