@@ -1,4 +1,4 @@
-"""The Sinkhorn iteration of one 4 x 4 matrix as CUDA, by one warp without memory.
+"""CUDA helpers of hyper-connections: the Sinkhorn iteration by one warp without memory, a store.
 
 The entries stay k[i][j] / (u[i] * v[j]): a row step sets u[i] = sum over j of k[i][j] / v[j] +
 eps * u[i], a column step v[j] likewise, which are the divisions of the reference without writing 16
@@ -53,5 +53,19 @@ __device__ __forceinline__ float di_sinkhorn(float logit, int lane, int iteratio
              fmaf(k[3][j], inverse[3], fmaf(k[2][j], inverse[2], eps * v[j]));
   }
   return own / di_pick(u, (lane - 8) / 4) / di_pick(v, lane % 4);
+}
+"""
+
+STORE = r"""
+// Four or eight bfloat16 numbers in one store, which the compiler takes apart here.
+template <int kValues, typename Value>
+__device__ __forceinline__ void di_store(Value* to, const Value* values) {
+  const unsigned* words = reinterpret_cast<const unsigned*>(values);
+  if constexpr (kValues == 8)
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};"
+                 :: "l"(to), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]) : "memory");
+  else
+    asm volatile("st.global.v2.u32 [%0], {%1, %2};" :: "l"(to), "r"(words[0]), "r"(words[1])
+                 : "memory");
 }
 """

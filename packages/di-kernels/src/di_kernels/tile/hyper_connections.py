@@ -20,7 +20,7 @@ Builds for sm_80, sm_90a, sm_100a and sm_120a.
 import tilelang.language as T
 
 from di_kernels.tile.hyper import COLUMNS, COPIES, MAX_HIDDEN, ROWS, SHARES
-from di_kernels.tile.hyper_connection_source import SINKHORN
+from di_kernels.tile.hyper_connection_source import SINKHORN, STORE
 
 MIXES = (2 + COPIES) * COPIES
 _WIDTH = COPIES * COLUMNS
@@ -87,6 +87,29 @@ def _add_weighted(total, weight, values, copy):
         total[v] = T.ieee_add(total[v], T.ieee_mul(weight, T.cast(values[copy, v], "float32")))
 
 
+@T.macro
+def _stage_weights(residual, post, pre, weights_s, row, num_rows, item, lane):
+    """Coefficients of the block's rows."""
+    weights = T.alloc_local((2, COPIES), "float32")
+    for i in T.unroll(2):
+        for v in T.vectorized(COPIES):
+            weights[i, v] = 0
+    if row < num_rows:
+        for v in T.vectorized(COPIES):
+            weights[0, v] = residual[row, lane, v]
+        if lane == 0:
+            for v in T.vectorized(COPIES):
+                weights[1, v] = post[row, v]
+        if lane == 1:
+            for v in T.vectorized(COPIES):
+                weights[1, v] = pre[row, v]
+    for v in T.vectorized(COPIES):
+        weights_s[item, lane * COPIES + v] = weights[0, v]
+    if lane < 2:
+        for v in T.vectorized(COPIES):
+            weights_s[item, (COPIES + lane) * COPIES + v] = weights[1, v]
+
+
 def partial_mixes(*, has_expand: bool, overlaps_launch: bool) -> object:
     """Shares of products and squares; with `has_expand` new streams and collapsed rows too."""
     num_rows, units, num_parts = T.dynamic("num_rows, units, num_parts")
@@ -105,6 +128,7 @@ def partial_mixes(*, has_expand: bool, overlaps_launch: bool) -> object:
         shares: T.Tensor((num_rows, num_parts, SHARES), "float32"),
     ):
         with T.Kernel(num_parts, T.ceildiv(num_rows, ROWS), threads=_THREADS) as (part, tile):
+            T.import_source(STORE)
             T.annotate_min_blocks_per_sm(2)
             x_s = T.alloc_shared((ROWS, _WIDTH), "bfloat16")
             pieces_s = T.alloc_shared((3, _PIECE, _WIDTH), "bfloat16")
@@ -129,19 +153,6 @@ def partial_mixes(*, has_expand: bool, overlaps_launch: bool) -> object:
             for copy in T.unroll(COPIES + 1):
                 for v in T.vectorized(8):
                     values[copy, v] = T.cast(0, "bfloat16")
-            if has_expand:
-                if row < num_rows:
-                    for v in T.vectorized(COPIES):
-                        weights_s[item, lane * COPIES + v] = residual[row, lane, v]
-                    if lane == 0:
-                        for v in T.vectorized(COPIES):
-                            weights_s[item, COPIES * COPIES + v] = post[row, v]
-                    if lane == 1:
-                        for v in T.vectorized(COPIES):
-                            weights_s[item, (COPIES + 1) * COPIES + v] = pre[row, v]
-                else:
-                    for v in T.vectorized(_WEIGHTS // _CHUNKS):
-                        weights_s[item, lane * (_WEIGHTS // _CHUNKS) + v] = 0
             T.clear(product)
             T.clear(product_middle)
             T.clear(product_low)
@@ -158,6 +169,7 @@ def partial_mixes(*, has_expand: bool, overlaps_launch: bool) -> object:
                             values[COPIES, v] = y[row, unit, v]
                 _load_factors(fn, quads, chunk, tx)
                 if has_expand:
+                    _stage_weights(residual, post, pre, weights_s, row, num_rows, item, lane)
                     T.sync_threads()
                 for v in T.unroll(8):
                     sum_of_copies[v] = 0
@@ -175,11 +187,15 @@ def partial_mixes(*, has_expand: bool, overlaps_launch: bool) -> object:
                             _add_weighted(
                                 total, weights_s[item, source * COPIES + copy], values, source
                             )
-                        for v in T.unroll(8):
+                        for v in T.vectorized(8):
                             stream[0, v] = T.cast(total[v], "bfloat16")
                         if row < num_rows:
-                            for v in T.vectorized(8):
-                                streams[row, copy, unit, v] = stream[0, v]
+                            T.call_extern(
+                                "handle",
+                                "di_store<8>",
+                                T.address_of(streams[row, copy, unit, 0]),
+                                T.access_ptr(stream, "r"),
+                            )
                         # The first product is added to zero: its bits, but for the sign of a zero.
                         _add_weighted(
                             sum_of_copies, weights_s[item, (COPIES + 1) * COPIES + copy], stream, 0
@@ -190,13 +206,18 @@ def partial_mixes(*, has_expand: bool, overlaps_launch: bool) -> object:
                     for v in T.vectorized(8):
                         x_s[item, copy * COLUMNS + lane * 8 + v] = stream[0, v]
                 if has_expand:
-                    for v in T.unroll(8):
+                    for v in T.vectorized(8):
                         stream[0, v] = T.cast(sum_of_copies[v], "bfloat16")
+                    for v in T.unroll(8):
                         total[v] = T.cast(stream[0, v], "float32")
                         square[1] += total[v] * total[v]
                     if row < num_rows:
-                        for v in T.vectorized(8):
-                            collapsed[row, unit, v] = stream[0, v]
+                        T.call_extern(
+                            "handle",
+                            "di_store<8>",
+                            T.address_of(collapsed[row, unit, 0]),
+                            T.access_ptr(stream, "r"),
+                        )
                 _split_factors(quads, pieces_s, tx)
                 _multiply(x_s, pieces_s, 0, product)
                 _multiply(x_s, pieces_s, 1, product_middle)

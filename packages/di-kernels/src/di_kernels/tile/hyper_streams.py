@@ -12,6 +12,7 @@ Builds for sm_80, sm_90a, sm_100a and sm_120a.
 import tilelang.language as T
 
 from di_kernels.tile.hyper import COPIES, MAX_HIDDEN
+from di_kernels.tile.hyper_connection_source import STORE
 
 _EXPAND_THREADS = 128
 _COLLAPSE_THREADS = 640
@@ -34,6 +35,7 @@ def expand() -> object:
             bx,
             row,
         ):
+            T.import_source(STORE)
             values = T.alloc_local((COPIES + 1, 8), "bfloat16")
             rounded = T.alloc_local((8,), "bfloat16")
             total = T.alloc_local((8,), "float32")
@@ -56,10 +58,14 @@ def expand() -> object:
                                     T.cast(values[source, v], "float32"),
                                 ),
                             )
-                    for v in T.unroll(8):
-                        rounded[v] = T.cast(total[v], "bfloat16")
                     for v in T.vectorized(8):
-                        streams[row, copy, unit, v] = rounded[v]
+                        rounded[v] = T.cast(total[v], "bfloat16")
+                    T.call_extern(
+                        "handle",
+                        "di_store<8>",
+                        T.address_of(streams[row, copy, unit, 0]),
+                        T.access_ptr(rounded, "r"),
+                    )
 
     return kernel
 
