@@ -18,6 +18,7 @@ from di_kernels.tile.quantizers import CODE_WORDS, LANES_PER_SCALE
 
 ROWS_PER_BLOCK = 4
 _WARP = 32
+_WORDS_PER_LINE = 32
 
 
 @T.macro
@@ -39,6 +40,16 @@ def _load_four(table, start, out):
     for part in T.unroll(4):
         for v in T.vectorized(4):
             out[part * 4 + v] = table[start + part, v]
+
+
+@T.macro
+def _load_member(table, start, lanes, lane, i, members, gates):
+    """A lane's values and gates of the i-th of two pooled rows, from units of four."""
+    for part in T.unroll(4):
+        for v in T.vectorized(4):
+            members[i * 16 + part * 4 + v] = table[start + lane * 4 + part, v]
+        for v in T.vectorized(4):
+            gates[i * 16 + part * 4 + v] = table[start + (lanes + lane) * 4 + part, v]
 
 
 @T.macro
@@ -289,45 +300,35 @@ def compress_entries(quantizer: str) -> object:
                 _load_four(weight, lane * 4, weights)
                 for i in T.unroll(2):
                     member[i] = groups[(row * 2 + i) * group_step]
+                # Which of them is known only behind the groups; the first warp asks for all.
+                if row == 0 and lane * _WORDS_PER_LINE < num_history * history_step:
+                    T.call_extern(
+                        "handle", "di_prefetch", T.address_of(history[lane * _WORDS_PER_LINE])
+                    )
             if turned[0] >= 0:
                 _load_four(cosine, row * rotary_units + turned[0], cosines)
                 _load_four(sine, row * rotary_units + turned[0], sines)
             for v in T.unroll(32):
                 members[v] = 0
                 gates[v] = 0
-            if is_read:
-                for i in T.unroll(2):
-                    if member[i] >= num_history:
-                        if member[i] - num_history < num_rows:
-                            for part in T.unroll(4):
-                                for v in T.vectorized(4):
-                                    members[i * 16 + part * 4 + v] = rows[
-                                        (member[i] - num_history) * row_units + lane * 4 + part, v
-                                    ]
-                                for v in T.vectorized(4):
-                                    gates[i * 16 + part * 4 + v] = rows[
-                                        (member[i] - num_history) * row_units
-                                        + (lanes + lane) * 4
-                                        + part,
-                                        v,
-                                    ]
-                    elif member[i] >= 0:
-                        place[i] = history[member[i] * history_step]
-                        if place[i] >= 0 and place[i] < num_states:
-                            place[i] = (
-                                T.truncdiv(place[i], state_entries) * state_stride
-                                + state_start
-                                + T.truncmod(place[i], state_entries) * lanes * 8
-                            )
-                            for part in T.unroll(4):
-                                for v in T.vectorized(4):
-                                    members[i * 16 + part * 4 + v] = state[
-                                        place[i] + lane * 4 + part, v
-                                    ]
-                                for v in T.vectorized(4):
-                                    gates[i * 16 + part * 4 + v] = state[
-                                        place[i] + (lanes + lane) * 4 + part, v
-                                    ]
+            # Where the row lies in the state, if it does; other rows need not wait for that.
+            for i in T.unroll(2):
+                place[i] = -1
+                if is_read and member[i] >= 0 and member[i] < num_history:
+                    place[i] = history[member[i] * history_step]
+            for i in T.unroll(2):
+                if is_read and member[i] >= num_history and member[i] - num_history < num_rows:
+                    _load_member(
+                        rows, (member[i] - num_history) * row_units, lanes, lane, i, members, gates
+                    )  # fmt: skip
+            for i in T.unroll(2):
+                if place[i] >= 0 and place[i] < num_states:
+                    place[i] = (
+                        T.truncdiv(place[i], state_entries) * state_stride
+                        + state_start
+                        + T.truncmod(place[i], state_entries) * lanes * 8
+                    )
+                    _load_member(state, place[i], lanes, lane, i, members, gates)
             T.call_extern(
                 "handle",
                 "di_pool",

@@ -129,6 +129,10 @@ __device__ __forceinline__ float di_as_bfloat16(float value) {
   return __bfloat162float(__float2bfloat16_rn(value));
 }
 
+__device__ __forceinline__ void di_prefetch(const int* word) {
+  asm volatile("prefetch.global.L2 [%0];" :: "l"(word));
+}
+
 // Sum of squares of 8 neighbouring channels.
 __device__ __forceinline__ float di_squares(const float* values) {
   float sum = __fmul_rn(values[0], values[0]);
@@ -172,7 +176,7 @@ __device__ __forceinline__ void di_pool(const float* members, const float* gates
     sum[i] = __fadd_rn(__fmul_rn(one, members[i]), __fmul_rn(two, members[16 + i]));
     total[i] = __fadd_rn(one, two);
     const float size = fabsf(sum[i]);
-    is_plain = is_plain && (size == 0.0f || (size > 0x1p-80f && size < 0x1p80f));
+    is_plain &= (size == 0.0f) | ((size > 0x1p-80f) & (size < 0x1p80f));
     values[i] = di_as_bfloat16(di_divide(sum[i], total[i]));
   }
   if (!is_plain) {
