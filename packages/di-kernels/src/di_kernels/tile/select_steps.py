@@ -19,6 +19,7 @@ PACKED = 128
 BINS = 2048
 BINS_PER_THREAD = BINS // THREADS
 ROUNDS = 4
+"""Counts of bins after that of the first step."""
 
 
 @dataclass(frozen=True)
@@ -46,23 +47,32 @@ class Selection:
         """Counts of bins kept apart: a cluster's blocks may still read those of a round before."""
         return 1 + ROUNDS if self.blocks > 1 else 1
 
+    @property
+    def owned(self) -> int:
+        """Bins whose counts a block adds up."""
+        return BINS // self.blocks
+
 
 def loading(shape: Selection) -> tuple[Callable[..., None], Callable[..., None]]:
-    """Macros that load a part of a warp's candidates, and that make keys of them."""
+    """Macros that load a part of a warp's run: (row, first candidate, one behind, the row's)."""
     load = "di_start_loads" if shape.block_size == 1 else "di_load_blocks"
 
     @T.macro
-    def start_loads(scores, values, row, start, end, num_candidates, count):
-        """Scores of the candidates from `start` to before `end`, at most `KEYS`; their number."""
+    def start_loads(scores, values, run, part, count):
+        """Starts loading scores, as many as there is room for; their number."""
         warp = T.get_thread_binding() // 32
-        count[0] = T.max(0, T.min(KEYS, T.min(end, num_candidates) - start))
+        start = run[1] + part * KEYS
+        if not shape.is_kept:
+            # Other lanes may still read the part before.
+            T.call_extern("handle", "__syncwarp")
+        count[0] = T.max(0, T.min(KEYS, T.min(run[2], run[3]) - start))
         T.call_extern(
             "handle",
             load,
-            T.address_of(scores[row, start * shape.block_size]),
+            T.address_of(scores[run[0], start * shape.block_size]),
             count[0],
             T.address_of(values[warp, 0]),
-            num_candidates - 1 - start,
+            run[3] - 1 - start,
         )
 
     @T.macro
@@ -73,41 +83,46 @@ def loading(shape: Selection) -> tuple[Callable[..., None], Callable[..., None]]
     return start_loads, finish_loads
 
 
-def counting(shape: Selection) -> tuple[Callable[..., None], ...]:
-    """Macros that meet a row's blocks, add their counts up and find the bin of a rank."""
-    is_cluster, owned = shape.blocks > 1, BINS // shape.blocks
+def counting(shape: Selection) -> tuple[Callable[..., None], Callable[..., None]]:
+    """Macros that add up the counts of a row's blocks and find the bin of a rank."""
+    is_cluster, owned = shape.blocks > 1, shape.owned
 
     @T.macro
-    def sync_row():
-        if is_cluster:
-            T.call_extern("handle", "di_sync_cluster")
-        else:
-            T.sync_threads()
-
-    @T.macro
-    def add_up(counts, totals, level):
+    def add_up(counts, totals, mailboxes, level):
         """Adds the block's counts to the row's, of which every block holds a part; clears them."""
         tx = T.get_thread_binding()
         own = T.alloc_local((BINS_PER_THREAD,), "uint32")
+        words = T.alloc_local((1,), "uint32")
         T.sync_threads()
         for i in T.vectorized(BINS_PER_THREAD):
             own[i] = counts[tx * BINS_PER_THREAD + i]
         for i in T.vectorized(BINS_PER_THREAD):
             counts[tx * BINS_PER_THREAD + i] = T.uint32(0)
         if is_cluster:
+            owner = tx * BINS_PER_THREAD // owned
+            words[0] = T.uint32(0)
             for i in T.unroll(BINS_PER_THREAD):
                 if own[i] != 0:
+                    words[0] += T.uint32(1)
                     T.call_extern(
                         "handle",
-                        "di_peer_add",
+                        "di_mail_addition",
                         T.address_of(totals[level, tx * BINS_PER_THREAD % owned + i]),
-                        tx * BINS_PER_THREAD // owned,
+                        T.address_of(mailboxes[level]),
+                        owner,
                         own[i],
                     )
+            words[0] = T.call_extern("uint32", "di_sum_before", words[0], 32)
+            if tx % 32 == 0:
+                T.call_extern(
+                    "handle", "di_announce", T.address_of(mailboxes[level]), owner, words[0]
+                )
+            T.call_extern("handle", "di_await_mail", T.address_of(mailboxes[level]))
+            T.call_extern("handle", "di_meet_cluster")
         else:
             for i in T.vectorized(BINS_PER_THREAD):
                 totals[0, tx * BINS_PER_THREAD + i] = own[i]
-        sync_row()
+            T.sync_threads()
 
     @T.macro
     def find_bin(totals, sums, found, wanted, level):
@@ -136,7 +151,7 @@ def counting(shape: Selection) -> tuple[Callable[..., None], ...]:
             sums[level, tx // 32] = number[1]
         T.sync_threads()
         number[2] = T.call_extern("uint32", "di_sum_before", sums[level, tx % WARPS], tx // 32)
-        # Only the warps of the two bins look for them.
+        # Warps without one of the two bins have nothing to find.
         if number[1] > 0 and number[2] < wanted:
             number[3] = number[2] + T.call_extern("uint32", "di_scan_warp", number[0]) - number[0]
             for i in T.unroll(BINS_PER_THREAD):
@@ -152,4 +167,4 @@ def counting(shape: Selection) -> tuple[Callable[..., None], ...]:
                 number[3] += count
         T.sync_threads()
 
-    return sync_row, add_up, find_bin
+    return add_up, find_bin

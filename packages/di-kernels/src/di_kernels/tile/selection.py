@@ -28,9 +28,13 @@ Builds for sm_80, sm_90a, sm_100a and sm_120a; the cluster not for sm_80. Measur
 `docs/performance/kernels.md`.
 """
 
+from collections.abc import Callable
+
 import tilelang.language as T
 
-from di_kernels.tile.select_source import CLUSTER, SELECT
+from di_kernels.tile.mailbox_source import MAILBOXES
+from di_kernels.tile.select_keys import LOOK, LOOKS, key_steps, score_steps
+from di_kernels.tile.select_source import SELECT
 from di_kernels.tile.select_steps import (
     BINS,
     BINS_PER_THREAD,
@@ -44,15 +48,10 @@ from di_kernels.tile.select_steps import (
     loading,
 )
 
-_FULL = 0xFFFFFFFF
 _COARSE = 32 - 11
-_LOOK = 128
-"""Candidates that a warp looks at together in step 1, four a lane."""
-
-_LOOKS = KEYS // _LOOK
 _AT_BITS = 20
-_MOST = 2048
-"""Largest k."""
+_LARGEST_K = 2048
+_LAST_MAILBOX = 1 + ROUNDS
 
 
 def select_best(shape: Selection) -> object:
@@ -60,34 +59,14 @@ def select_best(shape: Selection) -> object:
     num_rows, num_entries, row_stride = T.dynamic("num_rows, num_entries, row_stride")
     num_words, k = T.dynamic("num_words, k")
     blocks, block_size = shape.blocks, shape.block_size
-    is_cluster, owned, is_kept = blocks > 1, BINS // blocks, shape.is_kept
+    is_cluster, is_kept = blocks > 1, shape.is_kept
     start_loads, finish_loads = loading(shape)
-    sync_row, add_up, find_bin = counting(shape)
+    count_scores, pack = score_steps(shape)
+    count_keys, number_keys, write_keys = key_steps(shape)
+    add_up, find_bin = counting(shape)
+    prepare, places_before = meeting(shape)
     # A bfloat16 score has one key in every 2^16.
     single = 32 - shape.score_bits
-
-    @T.macro
-    def load(scores, values, row, start, end, num_candidates, count):
-        start_loads(scores, values, row, start, end, num_candidates, count)
-        finish_loads(values, count)
-
-    @T.macro
-    def best_of_fours(values, warp, count, best):
-        T.call_extern(
-            "handle",
-            "di_best_of_fours",
-            T.address_of(values[warp, 0]),
-            count[0],
-            T.access_ptr(best, "w"),
-        )
-
-    @T.macro
-    def count_score(counts, score, is_counted):
-        T.call_extern("handle", "di_count_score", T.address_of(counts[0]), score, is_counted)
-
-    @T.macro
-    def key_of(values, warp, at, key):
-        key[0] = T.call_extern("uint32", "di_score_key", values[warp, at])
 
     @T.prim_func
     def kernel(
@@ -103,41 +82,27 @@ def select_best(shape: Selection) -> object:
         with T.Kernel(
             num_rows * blocks, threads=THREADS, cluster_dims=blocks if is_cluster else None
         ) as bx:
-            T.import_source(SELECT + CLUSTER if is_cluster else SELECT)
+            T.import_source(SELECT + MAILBOXES if is_cluster else SELECT)
             T.annotate_min_blocks_per_sm(2)
-            # Scores, then keys that were packed.
+            # Scores, then those that were packed.
             values = T.alloc_shared((WARPS, KEYS + PACKED), "uint32")
-            packed_places = T.alloc_shared((WARPS, PACKED), "int32", scope="shared")
+            places = T.alloc_shared((WARPS, PACKED), "int32", scope="shared")
             counts = T.alloc_shared((BINS,), "uint32", scope="shared")
-            totals = T.alloc_shared((shape.levels, owned), "uint32", scope="shared")
+            totals = T.alloc_shared((shape.levels, shape.owned), "uint32", scope="shared")
             sums = T.alloc_shared((1 + ROUNDS, WARPS), "uint32", scope="shared")
             found = T.alloc_shared((1 + ROUNDS, 4), "uint32", scope="shared")
-            warp_counts = T.alloc_shared((WARPS,), "uint32", scope="shared")
-            block_counts = T.alloc_shared((blocks,), "uint32", scope="shared")
-            best = T.alloc_local((_LOOKS,), "float32")
-            bound = T.alloc_local((1,), "float32")
-            # Keys still in question, from `low` to `high`; how many of the best of them are taken.
-            low = T.alloc_local((1,), "uint32")
-            high = T.alloc_local((1,), "uint32")
+            warp_numbers = T.alloc_shared((WARPS,), "uint32", scope="shared")
+            block_numbers = T.alloc_shared((blocks,), "uint32", scope="shared")
+            # For the counts of every level, and for the numbers of the blocks at the end.
+            mailboxes = T.alloc_shared((_LAST_MAILBOX + 1,), "uint64", scope="shared")
+            best = T.alloc_local((LOOKS,), "float32")
+            count = T.alloc_local((1,), "int32")
+            mine = T.alloc_local((3,), "int32")
+            range_ = T.alloc_local((2,), "uint32")
             wanted = T.alloc_local((1,), "uint32")
             shift = T.alloc_local((1,), "uint32")
-            # Of the warp: candidates loaded, keys packed, where its keys start, how many there are
-            # in a part, and parts that must be loaded again in every step.
-            count = T.alloc_local((1,), "int32")
-            size = T.alloc_local((1,), "uint32")
-            base = T.alloc_local((1,), "int32")
-            used = T.alloc_local((1,), "int32")
-            again = T.alloc_local((1,), "int32")
-            key = T.alloc_local((1,), "uint32")
-            number = T.alloc_local((1,), "int32")
-            before = T.alloc_local((2,), "uint32")
-            both = T.alloc_local((1,), "uint32")
-            whole = T.alloc_local((1,), "uint32")
-            votes = T.alloc_local((2,), "uint32")
-            place = T.alloc_local((2,), "uint32")
+            numbers = T.alloc_local((2,), "uint32")
             tx = T.get_thread_binding()
-            warp = tx // 32
-            lane = tx % 32
             row = bx // blocks
             rank = bx % blocks
             visible = T.min(T.max(num_visible[row * visible_stride], 0), num_entries)
@@ -152,182 +117,126 @@ def select_best(shape: Selection) -> object:
                         )
             else:
                 # A row's candidates are shared out evenly, in runs of whole looks.
-                run = T.ceildiv(num_candidates, WARPS * blocks * _LOOK) * _LOOK
-                first = (rank * WARPS + warp) * run
-                parts = T.ceildiv(run, KEYS)
+                length = T.ceildiv(num_candidates, WARPS * blocks * LOOK) * LOOK
+                first = (rank * WARPS + tx // 32) * length
+                run = (row, first, first + length, num_candidates)
+                parts = 1 if is_kept else T.ceildiv(length, KEYS)
                 if is_kept:
-                    start_loads(scores, values, row, first, first + run, num_candidates, count)
-                for i in T.unroll(BINS_PER_THREAD):
-                    counts[i * THREADS + tx] = T.uint32(0)
-                for i in T.unroll((shape.levels * owned + THREADS - 1) // THREADS):
-                    number[0] = i * THREADS + tx
-                    if number[0] < shape.levels * owned:
-                        totals[number[0] // owned, number[0] % owned] = T.uint32(0)
-                if tx < 4:
-                    found[0, tx] = T.uint32(0)
-                sync_row()
+                    start_loads(scores, values, run, 0, count)
+                prepare(counts, totals, found, mailboxes)
                 if is_kept:
                     finish_loads(values, count)
 
-                # Unless it packs them, a warp's keys are all its scores, loaded again if need be.
-                base[0] = 0
-                again[0] = 0 if is_kept else parts
-                used[0] = 0
-                if is_kept:
-                    used[0] = count[0]
-                low[0] = T.uint32(1)
-                high[0] = T.uint32(_FULL)
+                range_[0] = T.uint32(1)
+                range_[1] = T.uint32(0xFFFFFFFF)
                 wanted[0] = T.cast(k, "uint32")
+                for i in T.unroll(3):
+                    mine[i] = 0
                 for level in T.unroll(1 + ROUNDS, unroll_factor=1):
-                    if (low[0] >> single) < (high[0] >> single):
+                    if (range_[0] >> single) < (range_[1] >> single):
                         if level == 0:
-                            bound[0] = -T.infinity("float32")
-                            for part in T.serial(1 if is_kept else parts):
-                                if not is_kept:
-                                    load(
-                                        scores, values, row, first + part * KEYS, first + run,
-                                        num_candidates, count,
-                                    )  # fmt: skip
-                                best_of_fours(values, warp, count, best)
-                                for look in T.unroll(_LOOKS):
-                                    bound[0] = T.max(bound[0], best[look])
-                                if shape.counts_fours:
-                                    for look in T.unroll(_LOOKS):
-                                        count_score(
-                                            counts, best[look], look * _LOOK + lane * 4 < count[0]
-                                        )
-                            if not shape.counts_fours:
-                                count_score(counts, bound[0], first + lane * 4 < num_candidates)
+                            count_scores(scores, values, run, parts, count, best, counts)
                         else:
-                            for part in T.serial(T.max(again[0], 1)):
-                                if not is_kept and again[0] > 0:
-                                    load(
-                                        scores, values, row, first + part * KEYS, first + run,
-                                        num_candidates, used,
-                                    )  # fmt: skip
-                                for s in T.unroll(T.ceildiv(used[0], 32), unroll_factor=1):
-                                    if s * 32 + lane < used[0]:
-                                        key_of(values, warp, base[0] + s * 32 + lane, key)
-                                        T.call_extern(
-                                            "handle",
-                                            "di_count",
-                                            T.address_of(counts[0]),
-                                            T.min(
-                                                (key[0] - low[0]) >> shift[0], T.uint32(BINS - 1)
-                                            ),
-                                            key[0] >= low[0] and key[0] <= high[0],
-                                        )
-                        add_up(counts, totals, level)
+                            count_keys(scores, values, run, mine, range_, shift, counts)
+                        add_up(counts, totals, mailboxes, level)
                         find_bin(totals, sums, found, wanted[0], level)
                         if level == 0:
                             # No bound where fewer than k were counted; key 0 is nobody's.
-                            low[0] = T.max(found[0, 0] << _COARSE, T.uint32(1))
-                            high[0] = ((found[0, 3] + 1) << _COARSE) - T.uint32(1)
+                            range_[0] = T.max(found[0, 0] << _COARSE, T.uint32(1))
+                            range_[1] = ((found[0, 3] + 1) << _COARSE) - T.uint32(1)
                             shift[0] = T.uint32(_COARSE - 11)
                             if found[0, 0] == 0:
-                                shift[0] = T.call_extern("uint32", "di_shift_for", high[0] - low[0])
-                            bound[0] = T.call_extern("float32", "di_score_of", low[0])
-                            size[0] = T.uint32(0)
-                            for part in T.serial(1 if is_kept else parts):
-                                if not is_kept:
-                                    load(
-                                        scores, values, row, first + part * KEYS, first + run,
-                                        num_candidates, count,
-                                    )  # fmt: skip
-                                    best_of_fours(values, warp, count, best)
-                                size[0] = T.call_extern(
-                                    "uint32",
-                                    "di_pack",
-                                    T.address_of(values[warp, 0]),
-                                    count[0],
-                                    T.access_ptr(best, "r"),
-                                    bound[0],
-                                    part * KEYS,
-                                    size[0],
-                                    T.address_of(values[warp, KEYS]),
-                                    T.address_of(packed_places[warp, 0]),
+                                shift[0] = T.call_extern(
+                                    "uint32", "di_shift_for", range_[1] - range_[0]
                                 )
-                            if size[0] <= PACKED:
-                                base[0] = KEYS
-                                used[0] = T.cast(size[0], "int32")
-                                again[0] = 0
-                            T.call_extern("handle", "__syncwarp")
+                            pack(
+                                scores, values, run, parts, count, best, places, range_[0], mine
+                            )  # fmt: skip
                         else:
-                            low[0] = low[0] + (found[level, 0] << shift[0])
+                            range_[0] += found[level, 0] << shift[0]
                             if found[level, 0] < BINS - 1:
-                                high[0] = low[0] + (T.uint32(1) << shift[0]) - T.uint32(1)
+                                range_[1] = range_[0] + (T.uint32(1) << shift[0]) - T.uint32(1)
                             wanted[0] = found[level, 1]
-                            shift[0] = T.call_extern("uint32", "di_shift_for", high[0] - low[0])
+                            shift[0] = T.call_extern(
+                                "uint32", "di_shift_for", range_[1] - range_[0]
+                            )
                             if found[level, 1] == found[level, 2]:
                                 # All of the bin are taken: none is left in question.
-                                high[0] = low[0] - T.uint32(1)
+                                range_[1] = range_[0] - T.uint32(1)
 
-                # Above `high` all are taken, from `low` to `high` the first that are wanted.
-                before[0] = T.uint32(0)
-                before[1] = T.uint32(0)
-                for part in T.serial(T.max(again[0], 1)):
-                    if not is_kept and again[0] > 0:
-                        load(
-                            scores, values, row, first + part * KEYS, first + run, num_candidates,
-                            used,
-                        )  # fmt: skip
-                    for s in T.unroll(T.ceildiv(used[0], 32), unroll_factor=1):
-                        if s * 32 + lane < used[0]:
-                            key_of(values, warp, base[0] + s * 32 + lane, key)
-                            before[0] += T.cast(key[0] > high[0], "uint32")
-                            before[1] += T.cast(key[0] >= low[0] and key[0] <= high[0], "uint32")
-                # Both numbers in one word; no more than k at the threshold count.
-                for i in T.unroll(2):
-                    before[i] = T.call_extern("uint32", "di_sum_before", before[i], 32)
-                if lane == 0:
-                    warp_counts[warp] = (before[0] << _AT_BITS) + T.min(before[1], T.uint32(_MOST))
-                T.sync_threads()
-                both[0] = T.call_extern("uint32", "di_sum_before", warp_counts[lane % WARPS], warp)
-                if is_cluster:
-                    if warp == 0:
-                        whole[0] = T.call_extern(
-                            "uint32", "di_sum_before", warp_counts[lane % WARPS], WARPS
-                        )
-                        if lane < blocks:
-                            T.call_extern(
-                                "handle",
-                                "di_peer_store",
-                                T.address_of(block_counts[rank]),
-                                lane,
-                                whole[0],
-                            )
-                    sync_row()
-                    both[0] += T.call_extern(
-                        "uint32", "di_sum_before", block_counts[lane % blocks], rank
-                    )
-                before[0] = both[0] >> _AT_BITS
-                before[1] = both[0] & T.uint32((1 << _AT_BITS) - 1)
-
-                for part in T.serial(T.max(again[0], 1)):
-                    if not is_kept and again[0] > 0:
-                        load(
-                            scores, values, row, first + part * KEYS, first + run, num_candidates,
-                            used,
-                        )  # fmt: skip
-                    for s in T.unroll(T.ceildiv(used[0], 32), unroll_factor=1):
-                        key[0] = T.uint32(0)
-                        if s * 32 + lane < used[0]:
-                            key_of(values, warp, base[0] + s * 32 + lane, key)
-                        votes[0] = T.call_extern("uint32", "di_vote", key[0] > high[0])
-                        votes[1] = T.call_extern(
-                            "uint32", "di_vote", key[0] >= low[0] and key[0] <= high[0]
-                        )
-                        for i in T.unroll(2):
-                            place[i] = before[i] + T.call_extern("uint32", "di_before", votes[i])
-                            before[i] += T.call_extern("uint32", "__popc", votes[i])
-                        if key[0] > high[0] or (
-                            key[0] >= low[0] and key[0] <= high[0] and place[1] < wanted[0]
-                        ):
-                            number[0] = part * KEYS + s * 32 + lane
-                            if base[0] > 0:
-                                number[0] = packed_places[warp, s * 32 + lane]
-                            chosen[row, place[0] + T.min(place[1], wanted[0])] = T.cast(
-                                first + number[0], "int64"
-                            )
+                number_keys(scores, values, run, mine, range_, numbers)
+                places_before(numbers, warp_numbers, block_numbers, mailboxes, rank)
+                write_keys(
+                    scores, values, run, mine, range_, wanted, numbers, places, chosen
+                )  # fmt: skip
 
     return kernel
+
+
+def meeting(shape: Selection) -> tuple[Callable[..., None], Callable[..., None]]:
+    """Macros that prepare a row's blocks for counting, and that number their keys at the end."""
+    blocks, owned, is_cluster = shape.blocks, shape.owned, shape.blocks > 1
+
+    @T.macro
+    def prepare(counts, totals, found, mailboxes):
+        tx = T.get_thread_binding()
+        for i in T.unroll(BINS_PER_THREAD):
+            counts[i * THREADS + tx] = T.uint32(0)
+        for i in T.unroll(T.ceildiv(shape.levels * owned, THREADS)):
+            if i * THREADS + tx < shape.levels * owned:
+                totals[(i * THREADS + tx) // owned, (i * THREADS + tx) % owned] = T.uint32(0)
+        if tx < 4:
+            found[0, tx] = T.uint32(0)
+        if is_cluster:
+            if tx <= _LAST_MAILBOX:
+                # Of every block the two warps with its bins, at the end the block.
+                T.call_extern(
+                    "handle",
+                    "di_prepare_mailbox",
+                    T.address_of(mailboxes[tx]),
+                    T.if_then_else(tx < _LAST_MAILBOX, WARPS, blocks),
+                )
+            T.call_extern("handle", "di_meet_cluster")
+        else:
+            T.sync_threads()
+
+    @T.macro
+    def places_before(numbers, warp_numbers, block_numbers, mailboxes, rank):
+        """Of the lane's numbers above the threshold and at it: those of all warps before.
+
+        Both travel in one word; at the threshold no more than k of a warp count.
+        """
+        tx = T.get_thread_binding()
+        warp, lane = tx // 32, tx % 32
+        both = T.alloc_local((1,), "uint32")
+        whole = T.alloc_local((1,), "uint32")
+        for i in T.unroll(2):
+            numbers[i] = T.call_extern("uint32", "di_sum_before", numbers[i], 32)
+        if lane == 0:
+            warp_numbers[warp] = (numbers[0] << _AT_BITS) + T.min(numbers[1], T.uint32(_LARGEST_K))
+        T.sync_threads()
+        both[0] = T.call_extern("uint32", "di_sum_before", warp_numbers[lane % WARPS], warp)
+        if is_cluster:
+            if warp == 0:
+                whole[0] = T.call_extern(
+                    "uint32", "di_sum_before", warp_numbers[lane % WARPS], WARPS
+                )
+                if lane < blocks:
+                    T.call_extern(
+                        "handle",
+                        "di_mail",
+                        T.address_of(block_numbers[rank]),
+                        T.address_of(mailboxes[_LAST_MAILBOX]),
+                        lane,
+                        whole[0],
+                    )
+                    T.call_extern(
+                        "handle", "di_announce", T.address_of(mailboxes[_LAST_MAILBOX]), lane, 1
+                    )
+            # Who has the numbers of all knows that no other block reads its memory any more.
+            T.call_extern("handle", "di_await_mail", T.address_of(mailboxes[_LAST_MAILBOX]))
+            both[0] += T.call_extern("uint32", "di_sum_before", block_numbers[lane % blocks], rank)
+        numbers[0] = both[0] >> _AT_BITS
+        numbers[1] = both[0] & T.uint32((1 << _AT_BITS) - 1)
+
+    return prepare, places_before
