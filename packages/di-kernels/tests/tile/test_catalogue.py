@@ -1,8 +1,11 @@
 """What the catalogue promises of every op."""
 
+import importlib
+import pkgutil
+
 import pytest
 
-from di_kernels import op_names
+from di_kernels import op_names, tile
 from di_kernels.tile.catalogue import kernels
 from di_kernels.tile.gate import one_per_op
 
@@ -29,3 +32,9 @@ def test_the_sample_of_an_architecture_covers_its_ops_with_few_kernels():
         assert len(sample) <= len(OPS)
         for op in {op for kernel in declared if kernel.has_tensor_core for op in kernel.ops}:
             assert any(kernel.has_tensor_core for kernel in sample if op in kernel.ops)
+
+
+def test_every_module_of_kernels_imports():
+    pytest.importorskip("tilelang")
+    for module in pkgutil.iter_modules(tile.__path__, f"{tile.__name__}."):
+        assert importlib.import_module(module.name)
