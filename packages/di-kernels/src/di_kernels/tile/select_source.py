@@ -1,8 +1,4 @@
-"""CUDA helpers of the selections: ordered keys of scores, counts, sums over a block or cluster.
-
-The barrier of a cluster is written here because TileLang's own does not keep the compiler from
-moving plain stores across it.
-"""
+"""CUDA helpers of the selections: ordered keys of scores, counts, sums over a block."""
 
 SELECT = r"""
 // Key of a score's bits: the larger key is the larger score. -0 is +0, NaN is minus infinity. No
@@ -209,36 +205,5 @@ __device__ __forceinline__ unsigned di_shift_for(unsigned most) {
 }
 __device__ __forceinline__ unsigned di_before(unsigned votes) {
   return __popc(votes & ((1u << (threadIdx.x % 32)) - 1u));
-}
-"""
-
-CLUSTER = r"""
-// One warp's fence publishes what the block did before its barrier; a releasing arrival would be a
-// fence of every thread.
-__device__ __forceinline__ void di_sync_cluster() {
-  __syncthreads();
-  if (threadIdx.x < 32) asm volatile("fence.acq_rel.cluster;" ::: "memory");
-  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-// Shared address of the same word in another block of the cluster.
-__device__ __forceinline__ unsigned di_peer_address(const unsigned* word, int rank) {
-  const unsigned mine = static_cast<unsigned>(__cvta_generic_to_shared(word));
-  unsigned address;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(mine), "r"(rank));
-  return address;
-}
-__device__ __forceinline__ void di_peer_load4(const unsigned* words, int rank, unsigned* values) {
-  asm volatile("ld.shared::cluster.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(values[0]), "=r"(values[1]), "=r"(values[2]), "=r"(values[3])
-               : "r"(di_peer_address(words, rank)) : "memory");
-}
-__device__ __forceinline__ void di_peer_store(unsigned* word, int rank, unsigned value) {
-  asm volatile("st.shared::cluster.u32 [%0], %1;" :: "r"(di_peer_address(word, rank)), "r"(value)
-               : "memory");
-}
-__device__ __forceinline__ void di_peer_add(unsigned* word, int rank, unsigned value) {
-  asm volatile("red.relaxed.cluster.shared::cluster.add.u32 [%0], %1;"
-               :: "r"(di_peer_address(word, rank)), "r"(value) : "memory");
 }
 """
