@@ -65,7 +65,7 @@ def test_faults_are_found(report, ptx, shared, fault):
 
 def test_an_undeclared_kernel_is_listed_with_its_reason(monkeypatch):
     monkeypatch.setattr(gate, "require_tools", lambda: None)
-    (result,) = run_gate(["sm_80"], names=["sparse_attention_nvfp4_whole"])
+    (result,) = run_gate(["sm_80"], names=["sparse_attention_nvfp4"])
     assert result.status == "undeclared"
     assert "hand tiles over with barriers" in result.detail
 

@@ -1,4 +1,4 @@
-"""`sparse_attention` by TileLang: views of the pools, the number of parts, the launches."""
+"""`sparse_attention` by TileLang: views of the pools, the form for so many rows, the launches."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ ROTARY = 64
 _UNIT = 16
 _TILE = 64
 _MAX_PARTS = 10
-_MANY_TILES = 8
+_MOST_ROWS_IN_PARTS = 32
 
 
 def parts_for(num_rows: int, num_tiles: int, multiprocessors: int) -> int:
-    """Parts of a row's keys: as many as there are multiprocessors for, of equal size."""
+    """Parts of a row's keys: as many as there are multiprocessors for, of equal size.
+
+    Merging two parts costs what they save, and many rows fill the device by themselves.
+    """
     wanted = max(1, min(_MAX_PARTS, num_tiles, multiprocessors // max(1, num_rows)))
     part_tiles = -(-num_tiles // wanted)
     parts = -(-num_tiles // part_tiles)
-    # Merging two parts costs what they save, unless there are many keys.
-    return parts if parts > 2 or num_tiles >= _MANY_TILES else 1
+    return parts if parts > 2 and num_rows <= _MOST_ROWS_IN_PARTS else 1
 
 
 def sparse_attention(
@@ -47,25 +49,28 @@ def sparse_attention(
         return out.zero_()
     if selected is None or selected_slots is None:
         selected, selected_slots = window, window_slots
+    pools = (
+        _units(window), _units(selected), window_slots.to(torch.int32).contiguous(),
+        selected_slots.to(torch.int32).contiguous(),
+    )  # fmt: skip
+    places = (window_width, selected_width, *_places(window), *_places(selected))
+    angles = (*_angles(rotation, device), int(rotation is not None))
+    q, sink = q.contiguous(), sink.to(torch.float32)
     sms = torch.cuda.get_device_properties(device).multi_processor_count
     parts = 1 if batch_invariant else parts_for(num_rows, num_tiles, sms)
-    shape = (parts, num_rows, 64) if parts > 1 else (1, 1, 64)
-    sums = torch.empty(*shape, 512, dtype=torch.float32, device=device)
-    peaks, totals = torch.empty(2, *shape, dtype=torch.float32, device=device).unbind()
-    name = f"sparse_attention_{selected.format}_{'whole' if parts == 1 else 'split'}"
-    sink = sink.to(torch.float32)
-    cosines, sines = _angles(rotation, device)
-    rotates = int(rotation is not None)
-    kernel_for(name, device)(
-        q.contiguous(), _units(window), _units(selected), window_slots.to(torch.int32).contiguous(),
-        selected_slots.to(torch.int32).contiguous(), sink, cosines, sines, rotates, scale,
-        -(-num_tiles // parts), window_width, selected_width, *_places(window),
-        *_places(selected), out, sums, peaks, totals,
-    )  # fmt: skip
     if parts > 1:
-        kernel_for("merge_parts", device)(
-            sums, peaks, totals, sink, cosines, sines, rotates, out
-        )  # fmt: skip
+        shape = (parts, num_rows, 64)
+        sums = torch.empty(*shape, 512, dtype=torch.float32, device=device)
+        peaks, totals = torch.empty(2, *shape, dtype=torch.float32, device=device).unbind()
+        kernel_for(f"attention_parts_{selected.format}", device)(
+            q, *pools, *angles, scale, -(-num_tiles // parts), *places, sums, peaks, totals
+        )
+        kernel_for("merge_parts", device)(sums, peaks, totals, sink, *angles, out)
+        return out
+    blocks = min(num_rows, sms)
+    kernel_for(f"sparse_attention_{selected.format}", device)(
+        q, *pools, sink, *angles, scale, blocks, *places, out
+    )
     return out
 
 

@@ -113,14 +113,12 @@ __device__ __forceinline__ void di_unpack_nvfp4_record(const unsigned* codes, un
 #pragma unroll
   for (int index = 0; index < 4; ++index) {
     const unsigned word = codes[index], scale = multiplier[index / 2];
-    out[4 * index] = di_multiply_pair(((word << 6) & 0x01C001C0u) | ((word << 12) & 0x80008000u),
-                                      scale);
-    out[4 * index + 1] = di_multiply_pair(((word << 2) & 0x01C001C0u) |
-                                          ((word << 8) & 0x80008000u), scale);
-    out[4 * index + 2] = di_multiply_pair(((word >> 2) & 0x01C001C0u) |
-                                          ((word << 4) & 0x80008000u), scale);
-    out[4 * index + 3] = di_multiply_pair(((word >> 6) & 0x01C001C0u) | (word & 0x80008000u),
-                                          scale);
+    // One multiplication shifts sign and magnitude of two codes by different distances.
+    const unsigned upper = word >> 8;
+    out[4 * index] = di_multiply_pair(((word & 0x000F000Fu) * 0x1040u) & 0x81C081C0u, scale);
+    out[4 * index + 1] = di_multiply_pair(((word & 0x00F000F0u) * 0x0104u) & 0x81C081C0u, scale);
+    out[4 * index + 2] = di_multiply_pair(((upper & 0x000F000Fu) * 0x1040u) & 0x81C081C0u, scale);
+    out[4 * index + 3] = di_multiply_pair(((upper & 0x00F000F0u) * 0x0104u) & 0x81C081C0u, scale);
   }
 }
 
@@ -141,6 +139,24 @@ __device__ __forceinline__ void di_unpack_mxfp8_record(const unsigned* codes, un
           (pair & 0x80008000u) | ((pair >> 4) & 0x07F007F0u), scale);
     }
   }
+}
+
+// Starts a copy of 16 or 4 bytes into shared memory, zeros if it is not wanted; the thread that
+// started it reads it after `di_wait_copies`.
+template <typename Value>
+__device__ __forceinline__ void di_copy_unit(Value* shared, const Value* global, bool wanted) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+               :: "r"(static_cast<unsigned>(__cvta_generic_to_shared(shared))), "l"(global),
+                  "r"(wanted ? 16 : 0) : "memory");
+}
+__device__ __forceinline__ void di_copy_word(unsigned* shared, const unsigned* global,
+                                             bool wanted) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
+               :: "r"(static_cast<unsigned>(__cvta_generic_to_shared(shared))), "l"(global),
+                  "r"(wanted ? 4 : 0) : "memory");
+}
+__device__ __forceinline__ void di_wait_copies() {
+  asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
 // Eight bfloat16 values from natural order to the order of the keys, and back.

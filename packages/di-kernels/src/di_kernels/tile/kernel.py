@@ -13,6 +13,8 @@ Options = tuple[tuple[str, object], ...]
 # minutes of lowering with sizes known at run time only.
 UNGUARDED: Options = (("tl.disable_safe_memory_legalize", True),)
 FAST_MATH: Options = (*UNGUARDED, ("tl.enable_fast_math", True))
+# Barriers that TileLang adds around shared memory would meet in the middle of warp roles.
+OWN_BARRIERS: Options = (*FAST_MATH, ("tl.disable_thread_storage_sync", True))
 MMA_SYNC: Options = (*UNGUARDED, ("tl.disable_wgmma", True))
 
 

@@ -1,32 +1,21 @@
 # mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, ANN202
+# ruff: noqa: ANN202
 # (TileLang parses the kernels below as its own language.)
 """Sum over the parts of sparse attention in their order, with the sink and the rotation back."""
 
 import tilelang.language as T
 
+from di_kernels.tile.attention_shapes import (
+    DIM,
+    HEADS,
+    LOG2_E,
+    ROTARY,
+    finite_sink,
+    load_angles,
+)
 from di_kernels.tile.cuda_source import COMMON, RECORDS, ROTATION
 
-HEADS, DIM, ROTARY = 64, 512, 64
 MAX_PARTS = 10
-LOG2_E = 1.4426950408889634
-KEY_SCALE = 65536.0
-_LARGE = 1e30
-
-
-@T.macro
-def load_angles(cosines, sines, row, channel, cosine, sine):
-    """Cosines and sines of eight channels of a row."""
-    for u in T.unroll(2):
-        for v in T.vectorized(4):
-            cosine[u * 4 + v] = cosines[row, channel + u * 4 + v]
-        for v in T.vectorized(4):
-            sine[u * 4 + v] = sines[row, channel + u * 4 + v]
-
-
-def finite_sink(value):
-    """An infinite sink takes all mass or none; so does a large finite one, without a NaN."""
-    return T.max(T.min(value, T.float32(_LARGE)), T.float32(-_LARGE))
 
 
 def merge_parts(*, overlaps_launch: bool) -> object:
