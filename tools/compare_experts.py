@@ -51,10 +51,10 @@ HummingJob = tuple[Humming, str, dict[str, Any], str, Future[Any]]
 """Layer, product, schedule, its label, and the compilation under way."""
 
 
-def tile_lists(problem: Problem, rows: int) -> tuple[TileList, ...]:
+def tile_lists(problem: Problem, rows: int, *, fp8_input: bool) -> tuple[TileList, ...]:
     """The plan of the op; for equal rows the tiles that fit them, without empty ones."""
     if not rows:
-        return make_plan(problem.indices, problem.num_experts).lists
+        return make_plan(problem.indices, problem.num_experts, fp8_input=fp8_input).lists
     size = next((size for size in ROUTED_TILES if rows <= size), max(ROUTED_TILES))
     tiles = [
         [expert, expert * rows + first, (expert + 1) * rows]
@@ -66,7 +66,7 @@ def tile_lists(problem: Problem, rows: int) -> tuple[TileList, ...]:
 
 def run_ours(problem: Problem, activation: str, weight: Any, rows: int) -> Result:
     """Ours, tiles from the plan of the op."""
-    lists = tile_lists(problem, rows)
+    lists = tile_lists(problem, rows, fp8_input=activation == "fp8")
     swiglu = problem.matrix == "w13"
     row_weights = problem.row_weights if swiglu else None
 

@@ -177,6 +177,10 @@ def cut(counts, sizes):
 
 def test_the_tiles_hold_the_average_of_an_expert_and_the_lists_every_routing():
     assert plan.tile_sizes(6, 384) == (8,)
+    assert plan.tile_sizes(48 * 4, 48) == (8,)
+    assert plan.tile_sizes(48 * 2, 48, fp8_input=True) == (8,)
+    assert plan.tile_sizes(48 * 8, 48, fp8_input=True) == (16,)
+    assert plan.tile_sizes(48 * 9, 48, fp8_input=True) == (32, 16)
     assert plan.tile_sizes(48 * 8, 48) == (16, 8)
     assert plan.tile_sizes(48 * 9, 48) == (32, 16)
     assert plan.tile_sizes(48 * 5000, 48) == (256, 128)
@@ -186,7 +190,7 @@ def test_the_tiles_hold_the_average_of_an_expert_and_the_lists_every_routing():
             torch.randint(0, count, (pairs,), generator=generator).bincount() for _ in range(20)
         ]
         routings += [torch.tensor([pairs]), torch.full((count,), -(-pairs // count))]
-        for sizes in ((8,), (16, 8), (32, 16), (64, 32), (256, 128)):
+        for sizes in ((8,), (16,), (16, 8), (32, 16), (64, 32), (256, 128)):
             bounds = plan.num_tiles(pairs, count, sizes)
             for routing in routings[: 21 if pairs % count else 22]:
                 needed = cut(routing, sizes)

@@ -40,7 +40,7 @@ def moe_experts(
     out = torch.empty_like(x)
     if indices.numel() == 0:
         return out.zero_() if shared is None else out.copy_(shared)
-    plan = make_plan(indices, w2.codes.shape[0])
+    plan = make_plan(indices, w2.codes.shape[0], fp8_input=fp8_input)
     row_weights = weights.to(torch.float32).contiguous()
     if fp8_input:
         outputs = experts_e4m3.expert_outputs(x, row_weights, plan, w13, w2, limit)
