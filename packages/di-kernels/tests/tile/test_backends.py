@@ -204,11 +204,12 @@ def test_parts_cover_the_columns_and_none_is_empty(steps, tokens):
         parts = linears.parts_for(row_blocks, 1, steps, tokens, 264)
         part_steps = -(-steps // parts)
         assert (parts - 1) * part_steps < steps <= parts * part_steps
-    for num_tiles in (1, 2, 3, 10, 16):
-        for num_rows in (1, 6, 40, 1000):
-            parts = attend.parts_for(num_rows, num_tiles, 132)
-            part_tiles = -(-num_tiles // parts)
-            assert (parts - 1) * part_tiles < num_tiles <= parts * part_tiles
+
+
+def test_few_rows_of_not_too_many_keys_go_by_slices():
+    assert attend.goes_by_slices(1, attend.MOST_TILES)
+    assert not attend.goes_by_slices(1, attend.MOST_TILES + 1)
+    assert not attend.goes_by_slices(256, 2)
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,6 @@ _SPARSE_ATTENTION.register(
         determinism="row_invariant_on_request",
         availability=missing_tools,
         layouts=("mxfp8 records", "mxfp8 + nvfp4 records", "mxfp8 + mxfp8 records"),
-        note="Records converted in shared memory; parts of the keys merged in order.",
+        note="Records converted in shared memory; few rows by tiles of keys, then slices.",
     )
 )

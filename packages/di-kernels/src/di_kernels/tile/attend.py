@@ -13,19 +13,10 @@ ROTARY = 64
 
 _UNIT = 16
 _TILE = 64
-_MAX_PARTS = 10
-_MOST_ROWS_IN_PARTS = 32
+MOST_TILES = 10
+"""Tiles of keys whose values by slices fit into shared memory together."""
 
-
-def parts_for(num_rows: int, num_tiles: int, multiprocessors: int) -> int:
-    """Parts of a row's keys: as many as there are multiprocessors for, of equal size.
-
-    Merging two parts costs what they save, and many rows fill the device by themselves.
-    """
-    wanted = max(1, min(_MAX_PARTS, num_tiles, multiprocessors // max(1, num_rows)))
-    part_tiles = -(-num_tiles // wanted)
-    parts = -(-num_tiles // part_tiles)
-    return parts if parts > 2 and num_rows <= _MOST_ROWS_IN_PARTS else 1
+_MOST_ROWS_BY_SLICES = 32
 
 
 def sparse_attention(
@@ -39,7 +30,7 @@ def sparse_attention(
     rotation: RopeRotation | None,
     batch_invariant: bool,
 ) -> torch.Tensor:
-    """Arguments as the op passes them; with `batch_invariant` a row's keys are never split."""
+    """Arguments as the op passes them; with `batch_invariant` one block works on a row."""
     num_rows, device = q.shape[0], q.device
     window_width = window_slots.shape[1]
     selected_width = 0 if selected_slots is None else selected_slots.shape[1]
@@ -56,22 +47,31 @@ def sparse_attention(
     places = (window_width, selected_width, *_places(window), *_places(selected))
     angles = (*_angles(rotation, device), int(rotation is not None))
     q, sink = q.contiguous(), sink.to(torch.float32)
-    sms = torch.cuda.get_device_properties(device).multi_processor_count
-    parts = 1 if batch_invariant else parts_for(num_rows, num_tiles, sms)
-    if parts > 1:
-        shape = (parts, num_rows, 64)
-        sums = torch.empty(*shape, 512, dtype=torch.float32, device=device)
+    if not batch_invariant and goes_by_slices(num_rows, num_tiles):
+        shape = (num_rows, num_tiles, 64)
+        powers = torch.empty(*shape, _TILE, dtype=torch.bfloat16, device=device)
         peaks, totals = torch.empty(2, *shape, dtype=torch.float32, device=device).unbind()
-        kernel_for(f"attention_parts_{selected.format}", device)(
-            q, *pools, *angles, scale, -(-num_tiles // parts), *places, sums, peaks, totals
+        kernel_for(f"attention_scores_{selected.format}", device)(
+            q, *pools, *angles, scale, *places, powers, peaks, totals
         )
-        kernel_for("merge_parts", device)(sums, peaks, totals, sink, *angles, out)
+        kernel_for(f"attention_values_{selected.format}", device)(
+            *pools, sink, *angles, *places, powers, peaks, totals, out
+        )
         return out
-    blocks = min(num_rows, sms)
+    blocks = min(num_rows, torch.cuda.get_device_properties(device).multi_processor_count)
     kernel_for(f"sparse_attention_{selected.format}", device)(
         q, *pools, sink, *angles, scale, blocks, *places, out
     )
     return out
+
+
+def goes_by_slices(num_rows: int, num_tiles: int) -> bool:
+    """Whether scores by tiles and values by slices are faster than a block for every row.
+
+    Up to so many rows they were on an H200: with more, the second conversion of all records costs
+    more than blocks side by side save.
+    """
+    return num_rows <= _MOST_ROWS_BY_SLICES and num_tiles <= MOST_TILES
 
 
 def _angles(

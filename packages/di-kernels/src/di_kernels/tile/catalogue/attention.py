@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import functools
 
-from di_kernels.tile.kernel import FAST_MATH, OWN_BARRIERS, Kernel
+from di_kernels.tile.kernel import OWN_BARRIERS, Kernel
 
 _ELSEWHERE = {
-    "sm_80": "warp roles hand tiles over with barriers, which sm_80 does not have",
-    "sm_120a": "needs 206 KB of shared memory, sm_120 has 99",
+    "sm_80": "needs 198 KB of shared memory, sm_80 has 163",
+    "sm_120a": "needs 198 KB of shared memory, sm_120 has 99",
 }
-_WGMMA = {"sm_100a": "keeps products of wgmma in flight; the variant in parts serves"}
+_ROLES = {
+    "sm_80": "warp roles hand tiles over with barriers, which sm_80 does not have",
+    "sm_100a": "keeps products of wgmma in flight; the kernels of few rows serve",
+    "sm_120a": "needs 222 KB of shared memory, sm_120 has 99",
+}
 _OPS = ("sparse_attention",)
 
 
@@ -20,33 +24,33 @@ def _rows(_architecture: str, *, selected_format: str) -> object:
     return sparse_attention(selected_format)
 
 
-def _parts(architecture: str, *, selected_format: str) -> object:
-    from di_kernels.tile.attention_parts import attention_parts
+def _scores(_architecture: str, *, selected_format: str) -> object:
+    from di_kernels.tile.attention_scores import attention_scores
 
-    return attention_parts(selected_format, has_wgmma=architecture == "sm_90a")
+    return attention_scores(selected_format)
 
 
-def _merge_parts(architecture: str) -> object:
-    from di_kernels.tile.merge import merge_parts
+def _values(_architecture: str, *, selected_format: str) -> object:
+    from di_kernels.tile.attention_values import attention_values
 
-    return merge_parts(overlaps_launch=architecture != "sm_80")
+    return attention_values(selected_format)
 
 
 def kernels() -> list[Kernel]:
-    """Both formats of selected records, row after row and in parts, and the sum over parts."""
-    attentions = [
+    """Row after row, or scores by tiles and values by slices; both formats of selected records."""
+    return [
         Kernel(
             f"{name}_{selected}",
             _OPS,
             functools.partial(build, selected_format=selected),
-            options,
+            OWN_BARRIERS,
             has_tensor_core=True,
             undeclared=undeclared,
         )
         for selected in ("nvfp4", "mxfp8")
-        for name, build, options, undeclared in (
-            ("sparse_attention", _rows, OWN_BARRIERS, _ELSEWHERE | _WGMMA),
-            ("attention_parts", _parts, FAST_MATH, _ELSEWHERE),
+        for name, build, undeclared in (
+            ("sparse_attention", _rows, _ROLES),
+            ("attention_scores", _scores, _ELSEWHERE),
+            ("attention_values", _values, _ELSEWHERE),
         )
     ]
-    return [*attentions, Kernel("merge_parts", _OPS, _merge_parts)]
