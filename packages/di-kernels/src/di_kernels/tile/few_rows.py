@@ -17,7 +17,8 @@ Buffers as in `di_kernels.tile.gemm`. sm_90 and later.
 import tilelang.language as T
 
 from di_kernels.tile.cuda_source import COMMON, PEERS, WEIGHTS
-from di_kernels.tile.gemm import BLOCK, CODE_WORDS, SCALE_WORDS, GemmTile, unpack_macro
+from di_kernels.tile.gemm import unpack_macro
+from di_kernels.tile.gemm_tile import BLOCK, CODE_WORDS, SCALE_WORDS, GemmTile
 
 _PRODUCERS = 32
 

@@ -20,53 +20,13 @@ Builds for sm_80, sm_90a, sm_100a and sm_120a; wgmma on sm_90a alone, mma.sync e
 times: `docs/performance/kernels.md`.
 """
 
-from dataclasses import dataclass
-
 import tilelang.language as T
 
 from di_kernels.tile.cuda_source import COMMON, SWIGLU, WEIGHTS
+from di_kernels.tile.gemm_tile import BLOCK, CODE_WORDS, SCALE_WORDS, GemmTile
 
-BLOCK = 64
 MAX_PARTS = 8
 """Most parts that `sum_of_parts` adds."""
-
-CODE_WORDS = {"mxfp4": 512, "mxfp8": 1024}
-SCALE_WORDS = {"mxfp4": 32, "mxfp8": 8}
-
-
-@dataclass(frozen=True)
-class GemmTile:
-    """How one kernel cuts the work.
-
-    Args:
-        weight: `mxfp4` or `mxfp8`.
-        tokens: Rows of x per tile, a multiple of 8.
-        warp_groups: Warp groups, 64 weight rows each.
-        stage_blocks: Blocks of 64 columns per pipeline stage.
-        stages: Pipeline stages.
-        blocks_per_sm: Thread blocks meant to share a multiprocessor.
-        overlaps: Convert a block while the one before is multiplied (wgmma, sm_90a).
-        row_tiles: Tiles of 64 weight rows per warp group, which share the rows of x.
-    """
-
-    weight: str
-    tokens: int
-    warp_groups: int
-    stage_blocks: int
-    stages: int
-    blocks_per_sm: int
-    overlaps: bool = False
-    row_tiles: int = 1
-
-    @property
-    def weight_rows(self) -> int:
-        """Weight rows per thread block."""
-        return BLOCK * self.warp_groups * self.row_tiles
-
-    @property
-    def threads(self) -> int:
-        """Threads that multiply; sm_90a and later add a warp group that copies."""
-        return 128 * self.warp_groups
 
 
 def unpack_macro(tile: GemmTile):
@@ -111,7 +71,7 @@ def unpack_macro(tile: GemmTile):
 
 def stage_loader(tile: GemmTile):
     """A macro that copies the codes and scales of one stage into shared memory."""
-    groups, depth = tile.warp_groups * tile.row_tiles, tile.stage_blocks
+    groups, depth = tile.warp_groups, tile.stage_blocks
 
     @T.macro
     def load_stage(codes, scales, matrix, bx, step, codes_s, scales_s):
@@ -136,9 +96,8 @@ def stage_multiplier(tile: GemmTile, unpack, columns: int):
     num_blocks = tile.stage_blocks * BLOCK // columns
 
     @T.macro
-    def multiply(codes_s, scales_s, x_s, row_tile, block, fragment, words, values, total):
-        first = row_tile * tile.warp_groups
-        unpack(codes_s, scales_s, first, block, fragment, words, values)
+    def multiply(codes_s, scales_s, x_s, block, fragment, words, values, total):
+        unpack(codes_s, scales_s, 0, block, fragment, words, values)
         if tile.overlaps:
             T.wgmma_gemm(
                 fragment,
@@ -159,32 +118,26 @@ def stage_multiplier(tile: GemmTile, unpack, columns: int):
 
     # One statement, so that a stage has one barrier: TileLang gives every statement its own.
     @T.macro
-    def multiply_stage(codes_s, scales_s, x_s, fragments, words, values, totals):
+    def multiply_stage(codes_s, scales_s, x_s, fragments, words, values, total):
         staged = (codes_s, scales_s, x_s)
-        if tile.row_tiles == 2:
-            for block in T.unroll(num_blocks):
-                multiply(*staged, 0, block, fragments[0], words, values, totals[0])
-                multiply(*staged, 1, block, fragments[-1], words, values, totals[1])
-        elif tile.overlaps:
+        if tile.overlaps:
             for turn in T.unroll(num_blocks // 2):
-                multiply(*staged, 0, 2 * turn, fragments[0], words, values, totals[0])
-                multiply(*staged, 0, 2 * turn + 1, fragments[1], words, values, totals[0])
+                multiply(*staged, 2 * turn, fragments[0], words, values, total)
+                multiply(*staged, 2 * turn + 1, fragments[1], words, values, total)
+            T.wait_wgmma(0)
         else:
             for block in T.unroll(num_blocks):
-                multiply(*staged, 0, block, fragments[0], words, values, totals[0])
-        if tile.overlaps:
-            T.wait_wgmma(0)
+                multiply(*staged, block, fragments[0], words, values, total)
 
     return multiply_stage
 
 
 def _swiglu_epilogue(tile: GemmTile):
-    """A macro that activates the sums of one tile of weight rows into shared memory."""
+    """A macro that activates the sums of the weight rows into shared memory."""
     per_thread = BLOCK * tile.tokens // 128
-    part = BLOCK * tile.warp_groups // 2
 
     @T.macro
-    def activate(total, row_tile, row_weights, limit, first, end, y_s):
+    def activate(total, row_weights, limit, first, end, y_s):
         tx = T.get_thread_binding()
         sums = T.alloc_local((per_thread,), "float32")
         for i, j in T.Parallel(BLOCK * tile.warp_groups, tile.tokens):
@@ -199,7 +152,7 @@ def _swiglu_epilogue(tile: GemmTile):
             for u in T.unroll(2):
                 token = column * 8 + (tx % 4) * 2 + u
                 if first + token < end:
-                    y_s[token, row_tile * part + tx // 32 * 8 + tx % 32 // 4] = T.cast(
+                    y_s[token, tx // 32 * 8 + tx % 32 // 4] = T.cast(
                         T.call_extern(
                             "float32",
                             "di_swiglu",
@@ -217,14 +170,15 @@ def _swiglu_epilogue(tile: GemmTile):
 def routed_gemm(tile: GemmTile, *, swiglu: bool) -> object:
     """Rows sorted by expert times their experts' matrices, tile by tile of a list on the device.
 
-    With `swiglu` the gate and up rows are interleaved by 8 (`fragments.interleave_gate_up`), so a
-    thread holds both of a pair; y is the activated product, half as wide, times the row's weight.
+    Serves all architectures but Hopper, whose kernel is `di_kernels.tile.routed`. With `swiglu` the
+    gate and up rows are interleaved by 8 (`fragments.interleave_gate_up`), so a thread holds both
+    of a pair; y is the activated product, half as wide, times the row's weight.
     """
     num_experts, row_blocks, blocks = T.dynamic("num_experts, row_blocks, blocks")
     num_pairs, size, num_tiles = T.dynamic("num_pairs, size, num_tiles")
     code_words, scale_words = CODE_WORDS[tile.weight], SCALE_WORDS[tile.weight]
     tokens, depth, rows = tile.tokens, tile.stage_blocks, BLOCK * tile.warp_groups
-    groups = tile.warp_groups * tile.row_tiles
+    groups = tile.warp_groups
     out_rows = tile.weight_rows // 2 if swiglu else tile.weight_rows
     width = out_rows // groups
     load_stage, activate = stage_loader(tile), _swiglu_epilogue(tile)
@@ -249,34 +203,24 @@ def routed_gemm(tile: GemmTile, *, swiglu: bool) -> object:
             scales_s = T.alloc_shared((groups, depth, scale_words), "uint32")
             x_s = T.alloc_shared((tokens, depth * BLOCK), "bfloat16")
             y_s = T.alloc_shared((tokens, out_rows), "bfloat16")
-            fragments = [
-                T.alloc_fragment((rows, BLOCK), "bfloat16")
-                for _ in range(2 if tile.overlaps else 1)
-            ]
-            totals = [T.alloc_fragment((rows, tokens), "float32") for _ in range(tile.row_tiles)]
+            fragment = T.alloc_fragment((rows, BLOCK), "bfloat16")
+            total = T.alloc_fragment((rows, tokens), "float32")
             words = T.alloc_local((code_words // 128,), "uint32")
             values = T.alloc_local((32,), "bfloat16")
             expert = tiles[by, 0]
             first = tiles[by, 1]
             end = tiles[by, 2]
             T.call_extern("handle", "di_exit_if", end <= first)
-            T.clear(totals[0])
-            if tile.row_tiles == 2:
-                T.clear(totals[1])
+            T.clear(total)
             for step in T.Pipelined(blocks // depth, num_stages=tile.stages):
                 load_stage(codes, scales, expert, bx, step, codes_s, scales_s)
                 T.copy(x[first, step * depth * BLOCK], x_s)
-                multiply_stage(codes_s, scales_s, x_s, fragments, words, values, totals)
+                multiply_stage(codes_s, scales_s, x_s, [fragment], words, values, total)
             if swiglu:
-                activate(totals[0], 0, row_weights, limit, first, end, y_s)
-                if tile.row_tiles == 2:
-                    activate(totals[1], 1, row_weights, limit, first, end, y_s)
+                activate(total, row_weights, limit, first, end, y_s)
             else:
                 for i, j in T.Parallel(rows, tokens):
-                    y_s[j, i] = totals[0][i, j]
-                if tile.row_tiles == 2:
-                    for i, j in T.Parallel(rows, tokens):
-                        y_s[j, rows + i] = totals[1][i, j]
+                    y_s[j, i] = total[i, j]
             for j, i in T.Parallel(tokens, out_rows):
                 if first + j < end:
                     y[first + j, bx * groups + i // width, i % width] = y_s[j, i]
@@ -340,7 +284,7 @@ def grouped_gemm(tile: GemmTile, *, is_split: bool) -> object:
             for step in T.Pipelined(count, num_stages=tile.stages):
                 load_stage(codes, scales, group, bx, begin + step, codes_s, scales_s)
                 T.copy(x[by * tokens, (group * blocks + (begin + step) * depth) * BLOCK], x_s)
-                multiply_stage(codes_s, scales_s, x_s, fragments, words, values, [total])
+                multiply_stage(codes_s, scales_s, x_s, fragments, words, values, total)
             for i, j in T.Parallel(rows, tokens):
                 y_s[j, i] = total[i, j]
             for j, i in T.Parallel(tokens, rows):

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-# ruff: noqa: ANN001, ANN202
+# ruff: noqa: ANN001, ANN201, ANN202
 # (TileLang parses the kernels below as its own language.)
 """Products of MXFP4 weights and e4m3 rows, for routed experts with FP8 activations.
 
@@ -17,14 +17,15 @@ on e4m3 tensor cores and is exact up to their accumulation. Design otherwise as 
 | tiles | (tiles, 3): expert, first row, row past the last; 0 0 0 for no tile | int32 |
 | y | (pairs, rows / 64, 64), half as wide with SwiGLU | bfloat16 |
 
-Builds for sm_90a (wgmma), sm_100a and sm_120a (mma.sync); sm_80 has no e4m3 products.
+Builds for sm_100a and sm_120a (mma.sync); sm_80 has no e4m3 products.
 """
 
 import tilelang.language as T
 
 from di_kernels.tile.cuda_source import COMMON, SWIGLU
 from di_kernels.tile.fp8_source import E4M3_WEIGHTS
-from di_kernels.tile.gemm import BLOCK, GemmTile, stage_loader, stage_multiplier
+from di_kernels.tile.gemm import stage_loader, stage_multiplier
+from di_kernels.tile.gemm_tile import BLOCK, GemmTile
 
 CODE_WORDS = 512
 SCALE_WORDS = 32
@@ -32,7 +33,7 @@ SCALE_WORDS = 32
 PAIR = 2 * BLOCK
 
 
-def _unpack_macro(tile: GemmTile):
+def unpack_macro(tile: GemmTile):
     """Conversion of two blocks of every warp group, whose codes start at place `first`."""
     rows = BLOCK * tile.warp_groups
 
@@ -62,14 +63,12 @@ def _unpack_macro(tile: GemmTile):
 
 
 def _epilogue(tile: GemmTile, *, swiglu: bool):
-    """A macro that scales the sums of one tile of weight rows and puts them into shared memory."""
+    """A macro that scales the sums of the weight rows and puts them into shared memory."""
     per_thread = BLOCK * tile.tokens // 128
-    part = BLOCK * tile.warp_groups // (2 if swiglu else 1)
 
     @T.macro
     def scale_and_put(
         total,
-        row_tile,
         row_factors,
         x_scales,
         row_weights,
@@ -102,7 +101,7 @@ def _epilogue(tile: GemmTile, *, swiglu: bool):
                 if first + token < end:
                     scale = x_scales[first + token]
                     if swiglu:
-                        y_s[token, row_tile * part + tx // 32 * 8 + tx % 32 // 4] = T.cast(
+                        y_s[token, tx // 32 * 8 + tx % 32 // 4] = T.cast(
                             T.call_extern(
                                 "float32",
                                 "di_swiglu",
@@ -115,10 +114,7 @@ def _epilogue(tile: GemmTile, *, swiglu: bool):
                         )
                     else:
                         for half in T.unroll(2):
-                            y_s[
-                                token,
-                                row_tile * part + tx // 32 * 16 + tx % 32 // 4 + half * 8,
-                            ] = T.cast(
+                            y_s[token, tx // 32 * 16 + tx % 32 // 4 + half * 8] = T.cast(
                                 sums[column * 4 + half * 2 + u] * (factors[half] * scale),
                                 "bfloat16",
                             )
@@ -130,16 +126,17 @@ def routed_gemm_e4m3(tile: GemmTile, *, swiglu: bool) -> object:
     """Rows sorted by expert times their experts' matrices, tile by tile of a list on the device.
 
     With `swiglu` the gate and up rows are interleaved by 8; y is the activated product, half as
-    wide, times the row's weight.
+    wide, times the row's weight. Serves all architectures but Hopper, whose kernel is
+    `di_kernels.tile.routed`.
     """
     num_experts, row_blocks, blocks = T.dynamic("num_experts, row_blocks, blocks")
     num_pairs, size, num_tiles = T.dynamic("num_pairs, size, num_tiles")
     tokens, depth = tile.tokens, tile.stage_blocks
-    groups = tile.warp_groups * tile.row_tiles
+    groups = tile.warp_groups
     out_rows = tile.weight_rows // 2 if swiglu else tile.weight_rows
     width = out_rows // groups
     load_stage, scale_and_put = stage_loader(tile), _epilogue(tile, swiglu=swiglu)
-    multiply_stage = stage_multiplier(tile, _unpack_macro(tile), PAIR)
+    multiply_stage = stage_multiplier(tile, unpack_macro(tile), PAIR)
 
     @T.prim_func
     def kernel(
@@ -162,36 +159,23 @@ def routed_gemm_e4m3(tile: GemmTile, *, swiglu: bool) -> object:
             scales_s = T.alloc_shared((groups, depth, SCALE_WORDS), "uint32")
             x_s = T.alloc_shared((tokens, depth * BLOCK), "float8_e4m3fn")
             y_s = T.alloc_shared((tokens, out_rows), "bfloat16")
-            fragments = [
-                T.alloc_fragment((BLOCK * tile.warp_groups, PAIR), "float8_e4m3fn")
-                for _ in range(2 if tile.overlaps else 1)
-            ]
-            totals = [
-                T.alloc_fragment((BLOCK * tile.warp_groups, tokens), "float32")
-                for _ in range(tile.row_tiles)
-            ]
+            fragment = T.alloc_fragment((tile.weight_rows, PAIR), "float8_e4m3fn")
+            total = T.alloc_fragment((tile.weight_rows, tokens), "float32")
             words = T.alloc_local((4,), "uint32")
             values = T.alloc_local((64,), "float8_e4m3fn")
             expert = tiles[by, 0]
             first = tiles[by, 1]
             end = tiles[by, 2]
             T.call_extern("handle", "di_exit_if", end <= first)
-            T.clear(totals[0])
-            if tile.row_tiles == 2:
-                T.clear(totals[1])
+            T.clear(total)
             for step in T.Pipelined(blocks // depth, num_stages=tile.stages):
                 load_stage(codes, scales, expert, bx, step, codes_s, scales_s)
                 T.copy(x[first, step * depth * BLOCK], x_s)
-                multiply_stage(codes_s, scales_s, x_s, fragments, words, values, totals)
+                multiply_stage(codes_s, scales_s, x_s, [fragment], words, values, total)
             scale_and_put(
-                totals[0], 0, row_factors, x_scales, row_weights, limit, expert, bx * groups,
-                first, end, y_s,
+                total, row_factors, x_scales, row_weights, limit, expert, bx * groups, first, end,
+                y_s,
             )  # fmt: skip
-            if tile.row_tiles == 2:
-                scale_and_put(
-                    totals[1], 1, row_factors, x_scales, row_weights, limit, expert,
-                    bx * groups + tile.warp_groups, first, end, y_s,
-                )  # fmt: skip
             for j, i in T.Parallel(tokens, out_rows):
                 if first + j < end:
                     y[first + j, bx * groups + i // width, i % width] = y_s[j, i]

@@ -5,32 +5,44 @@ from __future__ import annotations
 import functools
 
 from di_kernels.tile.catalogue.products import ROUTED_TILES
+from di_kernels.tile.gemm_tile import (
+    HOPPER_ARCHITECTURE,
+    HOPPER_MULTIPROCESSORS,
+    GemmTile,
+    RolesTile,
+)
 from di_kernels.tile.kernel import UNGUARDED, Kernel
 
-_Sizes = tuple[int, int, int, int, bool, int]
 _EXPERTS = ("moe_experts",)
 _NO_E4M3 = {"sm_80": "has no e4m3 matrix instruction; bfloat16 activations serve"}
 _SPILLS = {"sm_100a": "mma.sync with these tiles spills up to 72 bytes; tiles of 32 and 128 serve"}
 _SPILLING_TILES = (64, 256)
 
-# Tokens per tile: (warp groups, blocks of 64 columns per stage, stages, thread blocks per SM,
-# whether conversion and products overlap, tiles of weight rows per warp group).
-E4M3_TILES: dict[int, _Sizes] = {
-    8: (2, 4, 3, 3, False, 1),
-    16: (2, 4, 3, 3, False, 1),
-    32: (2, 4, 4, 2, False, 1),
-    64: (2, 4, 3, 2, False, 1),
-    128: (2, 4, 3, 1, True, 2),
-    256: (2, 2, 4, 1, False, 1),
-}
-# mma.sync holds the rows' fragments in registers too; sm_120a has less shared memory as well.
-_MMA_SYNC_TILES: dict[int, _Sizes] = {
-    8: (2, 4, 3, 2, False, 1),
-    16: (2, 4, 3, 1, False, 1),
-    32: (2, 4, 2, 1, False, 1),
-    64: (1, 4, 3, 1, False, 1),
-    128: (2, 2, 2, 1, False, 1),
-    256: (1, 2, 2, 1, False, 1),
+# Tokens per tile. Measured on an H200, see `docs/performance/experts.md`.
+E4M3_TILES = {
+    8: RolesTile("mxfp4", 8, 2, 4, 3, 3),
+    16: RolesTile("mxfp4", 16, 2, 4, 3, 3, stored_tokens=16),
+    32: RolesTile("mxfp4", 32, 2, 4, 2, 3, stored_tokens=32),
+    64: RolesTile("mxfp4", 64, 2, 4, 3, 2, overlaps=True, stored_tokens=32),
+    128: RolesTile(
+        "mxfp4", 128, 2, 4, 3, 1, overlaps=True, stored_tokens=64, row_tiles=2,
+        moves_registers=True, grid=HOPPER_MULTIPROCESSORS,
+    ),
+    256: RolesTile(
+        "mxfp4", 256, 2, 2, 4, 1, stored_tokens=64, moves_registers=True,
+        grid=HOPPER_MULTIPROCESSORS,
+    ),
+}  # fmt: skip
+# For other architectures, not measured: (warp groups, blocks of 64 columns per stage, stages,
+# thread blocks per SM). mma.sync holds the rows' fragments in registers too; sm_120a has less
+# shared memory.
+_E4M3_ELSEWHERE = {
+    8: (2, 4, 3, 2),
+    16: (2, 4, 3, 1),
+    32: (2, 4, 2, 1),
+    64: (1, 4, 3, 1),
+    128: (2, 2, 2, 1),
+    256: (1, 2, 2, 1),
 }
 
 
@@ -40,11 +52,12 @@ def e4m3_name(tokens: int, *, swiglu: bool) -> str:
 
 
 def _routed(architecture: str, *, tokens: int, swiglu: bool) -> object:
-    from di_kernels.tile.gemm import GemmTile
-    from di_kernels.tile.gemm_e4m3 import routed_gemm_e4m3
+    from di_kernels.tile import gemm_e4m3, routed
 
-    tiles = E4M3_TILES if architecture == "sm_90a" else _MMA_SYNC_TILES
-    return routed_gemm_e4m3(GemmTile("mxfp4", tokens, *tiles[tokens]), swiglu=swiglu)
+    if architecture == HOPPER_ARCHITECTURE:
+        return routed.routed_gemm_e4m3(E4M3_TILES[tokens], swiglu=swiglu)
+    tile = GemmTile("mxfp4", tokens, *_E4M3_ELSEWHERE[tokens])
+    return gemm_e4m3.routed_gemm_e4m3(tile, swiglu=swiglu)
 
 
 def _rows(architecture: str, *, name: str) -> object:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
 
+from di_kernels.tile.gemm_tile import GemmTile
 from di_kernels.tile.kernel import MMA_SYNC, UNGUARDED, Kernel
-
-if TYPE_CHECKING:
-    from di_kernels.tile.gemm import GemmTile
 
 _OPS = ("mxfp8_linear", "grouped_linear")
 _ELSEWHERE = {
@@ -37,8 +34,6 @@ def few_rows_options(tokens: int) -> tuple[tuple[str, object], ...]:
 
 def few_rows_tile(tokens: int, architecture: str) -> GemmTile:
     """Tile of so many rows."""
-    from di_kernels.tile.gemm import GemmTile
-
     overlaps = architecture == "sm_90a" and tokens > min(FEW_ROWS_TILES)
     return GemmTile("mxfp8", tokens, *FEW_ROWS_TILES[tokens], overlaps)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
 
+from di_kernels.tile.gemm_tile import (
+    HOPPER_ARCHITECTURE,
+    HOPPER_MULTIPROCESSORS,
+    GemmTile,
+    RolesTile,
+)
 from di_kernels.tile.kernel import MMA_SYNC, UNGUARDED, Kernel
-
-if TYPE_CHECKING:
-    from di_kernels.tile.gemm import GemmTile
 
 _EXPERTS = ("moe_experts",)
 _LINEARS = ("mxfp8_linear", "grouped_linear")
@@ -16,13 +18,29 @@ _LINEARS = ("mxfp8_linear", "grouped_linear")
 _TOO_LARGE = {"sm_120a": "needs 160 KB of shared memory, sm_120 has 99; the tile of 128 serves"}
 _SPILLS = {"sm_80": "mma.sync with 256 rows and SwiGLU needs over 255 registers; 128 serve"}
 
-# Tokens per tile: (warp groups, blocks of 64 columns per stage, stages, thread blocks per SM).
-# Measured on an H200, see `docs/performance/kernels.md`.
+# Tokens per tile. Measured on an H200, see `docs/performance/kernels.md`.
 ROUTED_TILES = {
+    8: RolesTile("mxfp4", 8, 1, 4, 3, 5, uses_mma_sync=True),
+    16: RolesTile("mxfp4", 16, 2, 4, 2, 3, stored_tokens=16),
+    32: RolesTile("mxfp4", 32, 2, 4, 2, 3, stored_tokens=16),
+    64: RolesTile("mxfp4", 64, 2, 4, 2, 2, overlaps=True, stored_tokens=32),
+    128: RolesTile(
+        "mxfp4", 128, 2, 2, 4, 1, overlaps=True, stored_tokens=64, row_tiles=2,
+        moves_registers=True, grid=HOPPER_MULTIPROCESSORS,
+    ),
+    256: RolesTile(
+        "mxfp4", 256, 2, 2, 3, 1, overlaps=True, stored_tokens=32, moves_registers=True,
+        grid=HOPPER_MULTIPROCESSORS,
+    ),
+}  # fmt: skip
+# For other architectures, not measured: (warp groups, blocks of 64 columns per stage, stages,
+# thread blocks per SM). TileLang 0.1.15 lowers no more than two stages for sm_80 where the number
+# of steps is known at run time only.
+_ROUTED_ELSEWHERE = {
     8: (1, 4, 4, 4),
-    16: (2, 4, 2, 3),
-    32: (1, 4, 2, 4),
-    64: (2, 4, 2, 2),
+    16: (2, 4, 2, 2),
+    32: (1, 4, 2, 2),
+    64: (2, 4, 2, 1),
     128: (2, 4, 2, 1),
     256: (2, 1, 4, 1),
 }
@@ -34,8 +52,7 @@ LINEAR_TILES = {
     128: (2, 2, 4, 1),
     256: (2, 2, 2, 1),
 }
-# Tiles for architectures with less shared memory. TileLang 0.1.15 lowers no more than two stages
-# for sm_80 where the number of steps is known at run time only.
+# Tiles for architectures with less shared memory.
 _SMALL_TILES = {
     "mxfp4": {8: (1, 4, 2, 4), 128: (2, 1, 2, 1), 256: (2, 1, 2, 1)},
     "mxfp8": {8: (2, 4, 2, 2), 16: (2, 4, 2, 2), 64: (2, 2, 2, 1), 128: (2, 2, 2, 1)},
@@ -43,10 +60,8 @@ _SMALL_TILES = {
 _SMALL_MEMORY = ("sm_80", "sm_120a")
 # mma.sync beats wgmma by a percent or two where 8 rows leave the tensor core idle.
 _MMA_SYNC_TOKENS = 8
-# Tiles that gain from converting a block while the one before is multiplied.
-_OVERLAPPED = {"mxfp4": (128,), "mxfp8": (16, 32, 64, 128)}
-# Tiles whose rows of x are read for twice the weight rows.
-_TWO_ROW_TILES = {"mxfp4": (128,), "mxfp8": ()}
+# Linears that gain from converting a block while the one before is multiplied.
+_OVERLAPPED = (16, 32, 64, 128)
 
 
 def routed_name(tokens: int, *, swiglu: bool) -> str:
@@ -59,28 +74,26 @@ def linear_name(tokens: int, *, is_split: bool) -> str:
     return f"mxfp8_grouped_{'split' if is_split else 'whole'}_{tokens}"
 
 
-def _tile(weight: str, tokens: int, architecture: str) -> GemmTile:
-    from di_kernels.tile.gemm import GemmTile
-
-    sizes = (ROUTED_TILES if weight == "mxfp4" else LINEAR_TILES)[tokens]
-    if architecture in _SMALL_MEMORY:
-        sizes = _SMALL_TILES[weight].get(tokens, sizes)
-    is_hopper = architecture == "sm_90a"
-    overlaps = is_hopper and tokens in _OVERLAPPED[weight]
-    row_tiles = 2 if is_hopper and tokens in _TWO_ROW_TILES[weight] else 1
-    return GemmTile(weight, tokens, *sizes, overlaps, row_tiles)
+def _sizes(weight: str, tokens: int, architecture: str) -> tuple[int, int, int, int]:
+    sizes = (_ROUTED_ELSEWHERE if weight == "mxfp4" else LINEAR_TILES)[tokens]
+    return _SMALL_TILES[weight].get(tokens, sizes) if architecture in _SMALL_MEMORY else sizes
 
 
 def _routed(architecture: str, *, tokens: int, swiglu: bool) -> object:
-    from di_kernels.tile.gemm import routed_gemm
+    from di_kernels.tile import gemm, routed
 
-    return routed_gemm(_tile("mxfp4", tokens, architecture), swiglu=swiglu)
+    if architecture == HOPPER_ARCHITECTURE:
+        return routed.routed_gemm(ROUTED_TILES[tokens], swiglu=swiglu)
+    tile = GemmTile("mxfp4", tokens, *_sizes("mxfp4", tokens, architecture))
+    return gemm.routed_gemm(tile, swiglu=swiglu)
 
 
 def _grouped(architecture: str, *, tokens: int, is_split: bool) -> object:
     from di_kernels.tile.gemm import grouped_gemm
 
-    return grouped_gemm(_tile("mxfp8", tokens, architecture), is_split=is_split)
+    overlaps = architecture == HOPPER_ARCHITECTURE and tokens in _OVERLAPPED
+    tile = GemmTile("mxfp8", tokens, *_sizes("mxfp8", tokens, architecture), overlaps)
+    return grouped_gemm(tile, is_split=is_split)
 
 
 def _sum_of_parts(architecture: str) -> object:
@@ -117,7 +130,7 @@ def _products() -> list[Kernel]:
                     routed_name(tokens, swiglu=swiglu),
                     _EXPERTS,
                     functools.partial(_routed, tokens=tokens, swiglu=swiglu),
-                    MMA_SYNC if tokens == _MMA_SYNC_TOKENS else UNGUARDED,
+                    UNGUARDED,
                     has_tensor_core=True,
                     undeclared=_SPILLS if swiglu and tokens == max(ROUTED_TILES) else {},
                 )
