@@ -48,7 +48,7 @@ def _quantize_row(x, row, eighths, values, codes, maxima, scale):
             )  # fmt: skip
 
 
-def quantize_rows() -> object:
+def quantize_rows(*, overlaps_launch: bool) -> object:
     """Codes (as words of four) and scale of every row; columns in eights."""
     num_rows, eighths = T.dynamic("num_rows, eighths")
 
@@ -65,6 +65,10 @@ def quantize_rows() -> object:
             maxima = T.alloc_shared((_THREADS // 32,), "uint32", scope="shared")
             scale = T.alloc_local((1,), "float32")
             tx = T.get_thread_binding()
+            if overlaps_launch:
+                # In this order: when the next kernel begins, the one before is done.
+                T.pdl_sync()
+                T.pdl_trigger()
             _quantize_row(x, row, eighths, values, words, maxima, scale)
             if tx == 0:
                 scales[row] = scale[0]
@@ -76,7 +80,7 @@ def quantize_rows() -> object:
     return kernel
 
 
-def quantize_permute() -> object:
+def quantize_permute(*, overlaps_launch: bool) -> object:
     """Codes, scale and routing weight of every row at the places of its experts."""
     num_rows, eighths, k, num_pairs = T.dynamic("num_rows, eighths, k, num_pairs")
 
@@ -96,6 +100,10 @@ def quantize_permute() -> object:
             maxima = T.alloc_shared((_THREADS // 32,), "uint32", scope="shared")
             scale = T.alloc_local((1,), "float32")
             tx = T.get_thread_binding()
+            if overlaps_launch:
+                # In this order: when the next kernel begins, the one before is done.
+                T.pdl_sync()
+                T.pdl_trigger()
             _quantize_row(x, row, eighths, values, words, maxima, scale)
             for place in T.serial(k):
                 slot = position[row, place]

@@ -127,8 +127,12 @@ def plan() -> object:
     return kernel
 
 
-def permute() -> object:
-    """Rows and routing weights in the order of the plan; places without a pair stay unwritten."""
+def permute(*, overlaps_launch: bool) -> object:
+    """Rows and routing weights in the order of the plan; places without a pair stay unwritten.
+
+    With `overlaps_launch` the launch overlaps those around it (sm_90 and later); the next kernel
+    may read the plan at once.
+    """
     num_rows, eighths, num_pairs = T.dynamic("num_rows, eighths, num_pairs")
 
     @T.prim_func
@@ -142,6 +146,10 @@ def permute() -> object:
     ):
         with T.Kernel(num_pairs, threads=128) as place:
             tx = T.get_thread_binding()
+            if overlaps_launch:
+                # In this order: when the next kernel begins, the plan is there.
+                T.pdl_sync()
+                T.pdl_trigger()
             pair = order[place]
             if pair >= 0:
                 if tx == 0:
@@ -156,8 +164,11 @@ def permute() -> object:
     return kernel
 
 
-def combine(*, has_shared: bool) -> object:
-    """Sum of each row's experts in their order, and of the shared expert, rounded once."""
+def combine(*, has_shared: bool, overlaps_launch: bool) -> object:
+    """Sum of each row's experts in their order, and of the shared expert, rounded once.
+
+    With `overlaps_launch` the launch overlaps the kernel before it (sm_90 and later).
+    """
     num_rows, eighths, num_pairs, k = T.dynamic("num_rows, eighths, num_pairs, k")
 
     @T.prim_func
@@ -172,6 +183,8 @@ def combine(*, has_shared: bool) -> object:
             total = T.alloc_local((8,), "float32")
             values = T.alloc_local((8,), "bfloat16")
             column = bx * 128 + tx
+            if overlaps_launch:
+                T.pdl_sync()
             if column < eighths:
                 for v in T.unroll(8):
                     total[v] = 0

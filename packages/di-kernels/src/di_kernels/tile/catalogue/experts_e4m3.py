@@ -63,7 +63,7 @@ def _routed(architecture: str, *, tokens: int, swiglu: bool) -> object:
 def _rows(architecture: str, *, name: str) -> object:
     from di_kernels.tile import fp8_rows
 
-    return getattr(fp8_rows, name)()
+    return getattr(fp8_rows, name)(overlaps_launch=architecture != "sm_80")
 
 
 def kernels() -> list[Kernel]:

@@ -105,6 +105,8 @@ def _sum_of_parts(architecture: str) -> object:
 def _routing(architecture: str, *, name: str, **options: bool) -> object:
     from di_kernels.tile import routing
 
+    if name != "plan":
+        options["overlaps_launch"] = architecture != "sm_80"
     return getattr(routing, name)(**options)
 
 
