@@ -28,11 +28,11 @@ def test_json_adds_up_and_the_calibration_is_read_again(tmp_path: Path) -> None:
     report = json.loads(result.stdout)
     assert report["verification"] == "coupled"
     assert report["share_of_equal_outputs"] == 1.0
-    # The first token of each comes with its prompt.
+    # The first token of each comes with its prompt; a last step may accept drafts behind the end.
     emitted = report["request_steps"] + sum(
         count * number for number, count in enumerate(report["accepted_histogram"])
     )
-    assert emitted == 2 * 5
+    assert 2 * 5 <= emitted < 2 * (5 + 5)
     assert sum(report["rows_per_step"].values()) == report["steps"]
     rows = sum(int(rows) * steps for rows, steps in report["rows_per_step"].items())
     assert rows == pytest.approx(report["rows_per_request"] * report["request_steps"])
