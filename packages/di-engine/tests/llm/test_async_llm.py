@@ -127,13 +127,16 @@ def test_joined_deltas_keep_everything() -> None:
 
 
 def test_shutdown_lets_requests_finish_and_then_refuses(use: Any) -> None:
-    use(CountingEngine(overlap=True))
+    counting = CountingEngine(overlap=True)
+    use(counting)
+    go = slow_down(counting)  # no request ends before all are there
 
     async def main() -> None:
         llm = AsyncLLM()
         tasks = [asyncio.create_task(deltas_of(llm, "a", GREEDY)) for _ in range(5)]
-        await asyncio.sleep(0)  # each of them runs as far as its request's first delta
-        assert llm.num_unfinished == 5
+        while llm._thread.num_unfinished < 5:
+            await asyncio.sleep(0)
+        go.set()
         await llm.shutdown(grace_s=TIME_LIMIT_S)
         assert reasons(await asyncio.gather(*tasks)) == ["length"] * 5
         with pytest.raises(EngineStoppedError):
