@@ -226,9 +226,12 @@ leaves = st.one_of(
         st.integers(0, 3),
         st.integers(0, 3),
     ),
-    st.sampled_from(["^[a-z]{1,3}$", "x|yz", "a.c", '^"$', "^[^a]$", "\\d+\\.\\d", "^(ab)*$"]).map(
-        lambda p: {"type": "string", "pattern": p}
-    ),
+    st.sampled_from(
+        [
+            *("^[a-z]{1,3}$", "x|yz", "a.c", "^[^a]$", "\\d+\\.\\d", "^(ab)*$"),
+            *('^"$', "^\\\\$", "^\\n$", '^"[^a]$', "^\n.$", '^["\\t]$'),
+        ]
+    ).map(lambda p: {"type": "string", "pattern": p}),
     st.lists(
         st.one_of(st.text(max_size=3), numbers, st.booleans(), st.none()), min_size=1, max_size=3
     ).map(lambda v: {"enum": v}),

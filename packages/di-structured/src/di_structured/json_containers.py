@@ -134,6 +134,7 @@ def _lower_key_patterns(
         found.ignored.append(f"`{path}.additionalProperties` is ignored beside `propertyNames`")
     if isinstance(names, dict) and "pattern" in names and set(names) <= {"type", "pattern"}:
         names["type"] = "string"
+        visit(names, f"{path}.propertyNames")
     elif isinstance(names, dict) and set(names) <= {"type", "enum"} and names.get("enum"):
         lower_values(names, "enum", f"{path}.propertyNames", found)
     elif names is not True:

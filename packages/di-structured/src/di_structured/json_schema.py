@@ -18,6 +18,7 @@ from typing import Any
 from di_structured.disjoint import may_overlap
 from di_structured.errors import EmptyGrammarError, InvalidSchemaError
 from di_structured.json_containers import lower_array, lower_object
+from di_structured.json_pattern import escape_for_json
 from di_structured.json_scalars import (
     Findings,
     are_types,
@@ -106,6 +107,7 @@ def lower(
         document, path, is_open=is_open, inside_tag=inside_tag, raw_depth=1 if is_raw else -1
     )
     walk.visit(document, path, 0)
+    walk.check_shared()
     found = walk.found
     if found.empty and not found.invalid:
         raise EmptyGrammarError(f"no value satisfies the schema: {found.empty[0]}", found.empty)
@@ -142,8 +144,11 @@ class _Walk:
     is_open: bool = False
     inside_tag: bool = False
     raw_depth: int = -1
+    nesting: int = 0
     found: Findings = field(default_factory=Findings)
-    seen: set[int] = field(default_factory=set)
+    seen: dict[int, int] = field(default_factory=dict)
+    shared: list[str] = field(default_factory=list)
+    has_escapes: bool = False
 
     def visit(self, node: Any, path: str, depth: int) -> None:
         if isinstance(node, bool):
@@ -153,9 +158,12 @@ class _Walk:
                 f"`{path}` must be an object or a boolean, got {type(node).__name__}"
             )
             return
+        role = min(self.nesting, 2) if self.raw_depth >= 0 else 2
         if id(node) in self.seen:
+            if self.seen[id(node)] != role:
+                self.shared.append(path)
             return
-        self.seen.add(id(node))
+        self.seen[id(node)] = role
         if depth > MAX_DEPTH:
             self.found.invalid.append(f"`{path[:80]}...` is nested deeper than {MAX_DEPTH} levels")
             return
@@ -284,16 +292,41 @@ class _Walk:
                 is_only_type=len(types) == 1,
                 lengths_as_pattern=self.inside_tag and depth != self.raw_depth,
             )
+            if isinstance(node.get("pattern"), str):
+                node["pattern"] = self._escape_pattern(node["pattern"], self.nesting)
         if "integer" in types or "number" in types:
             lower_number(node, types, path, self.found)
 
         def visit(member: Any, member_path: str) -> None:
+            self.nesting += 1
             self.visit(member, member_path, depth + 1)
+            self.nesting -= 1
 
         if "array" in types:
             lower_array(node, path, self.found, visit)
         if "object" in types:
             lower_object(node, path, self.found, visit, is_open=self.is_open)
+            patterns = node.get("patternProperties")
+            if isinstance(patterns, dict):
+                node["patternProperties"] = {
+                    self._escape_pattern(pattern, self.nesting + 1): member
+                    for pattern, member in patterns.items()
+                }
+
+    def _escape_pattern(self, pattern: str, nesting: int) -> str:
+        """Rewrites the pattern of a string or name, unless it is written as raw text."""
+        escaped = escape_for_json(pattern)
+        self.has_escapes |= escaped != pattern
+        return pattern if self.raw_depth >= 0 and nesting == 1 else escaped
+
+    def check_shared(self) -> None:
+        """Reports schemas of raw text and of JSON at once, where a pattern would need two forms."""
+        if self.has_escapes:
+            self.found.ignored += [
+                f"`{path}` is used inside JSON and as raw text, where patterns with quotes, "
+                "backslashes or control characters differ; write the schema twice"
+                for path in self.shared
+            ]
 
     def _types(self, node: dict[str, Any], path: str) -> list[str]:
         """Returns the types of a schema; without `type`, those whose keywords it uses."""
