@@ -18,11 +18,12 @@ from di_kernels import (
     ops,
     use_backend,
 )
+from di_kernels.fragments import MXFP8FragmentWeight
 from di_kernels.ops.attention import record_layout
 from di_kernels.registry import get_op
 from di_kernels.tile import attend, linears, plan, toolchain, views
 from di_kernels.tile.catalogue import kernels
-from di_kernels.tile.catalogue.products import LINEAR_TILES
+from di_kernels.tile.catalogue.products import LINEAR_TILES, linear_sizes
 
 SERVED = (
     "moe_experts",
@@ -204,6 +205,30 @@ def test_parts_cover_the_columns_and_none_is_empty(steps, tokens):
         parts = linears.parts_for(row_blocks, 1, steps, tokens, 264)
         part_steps = -(-steps // parts)
         assert (parts - 1) * part_steps < steps <= parts * part_steps
+
+
+@pytest.mark.parametrize("architecture", toolchain.ARCHITECTURES)
+@pytest.mark.parametrize("tokens", list(LINEAR_TILES))
+@pytest.mark.parametrize("batch_invariant", [False, True])
+def test_launched_steps_cover_the_columns(monkeypatch, architecture, tokens, batch_invariant):
+    launched = {}
+
+    def kernel_for(name, device):
+        return lambda *arguments: launched.update({name: arguments})
+
+    monkeypatch.setattr(linears, "architecture_of", lambda device: architecture)
+    monkeypatch.setattr(linears, "kernel_for", kernel_for)
+    columns, rows = 2048, 128
+    weight = MXFP8FragmentWeight(
+        torch.zeros(rows // 64, columns // 64, 1024, dtype=torch.int32),
+        torch.zeros(rows // 64, columns // 64, 8, dtype=torch.int32),
+    )
+    x, out = (torch.zeros(tokens, 1, size, dtype=torch.bfloat16) for size in (columns, rows))
+    linears.launch_tiles(x, weight, out, 132, batch_invariant=batch_invariant)
+    name = linears.linear_name(tokens, is_split=not batch_invariant)
+    part_steps, y = launched[name][-2:]
+    part_columns = 64 * linear_sizes(tokens, architecture)[1] * part_steps
+    assert (y.shape[0] - 1) * part_columns < columns <= y.shape[0] * part_columns
 
 
 def test_few_rows_of_not_too_many_keys_go_by_slices():

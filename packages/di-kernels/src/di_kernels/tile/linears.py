@@ -11,7 +11,8 @@ from di_kernels.fragments import MXFP8FragmentWeight
 from di_kernels.ops.quantize import mxfp8_fake_quantize
 from di_kernels.tile.catalogue import kernel_for
 from di_kernels.tile.catalogue.few_rows import CLUSTER, FEW_ROWS_TILES, WHOLE_TILES, few_rows_name
-from di_kernels.tile.catalogue.products import LINEAR_TILES, linear_name
+from di_kernels.tile.catalogue.products import LINEAR_TILES, linear_name, linear_sizes
+from di_kernels.tile.toolchain import architecture_of
 
 
 class FewRowsPlan(NamedTuple):
@@ -146,7 +147,8 @@ def launch_tiles(
     num_rows, groups, size = x.shape
     row_blocks = weight.codes.shape[0] // groups
     tokens = next((tile for tile in LINEAR_TILES if num_rows <= tile), max(LINEAR_TILES))
-    steps, parts = size // (64 * LINEAR_TILES[tokens][1]), 1
+    depth = linear_sizes(tokens, architecture_of(x.device))[1]
+    steps, parts = size // (64 * depth), 1
     if not batch_invariant:
         parts = parts_for(
             groups * row_blocks, -(-num_rows // tokens), steps, tokens, 2 * multiprocessors

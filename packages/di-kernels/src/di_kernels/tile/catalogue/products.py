@@ -58,6 +58,9 @@ _SMALL_TILES = {
     "mxfp8": {8: (2, 4, 2, 2), 16: (2, 4, 2, 2), 64: (2, 2, 2, 1), 128: (2, 2, 2, 1)},
 }
 _SMALL_MEMORY = ("sm_80", "sm_120a")
+# Without tensor copies TileLang tests and loads the rows of a linear value by value there: stages
+# of two blocks spill.
+_LINEARS_WITHOUT_TENSOR_COPIES = {128: (2, 1, 2, 1), 256: (2, 1, 2, 1)}
 # mma.sync beats wgmma by a percent or two where 8 rows leave the tensor core idle.
 _MMA_SYNC_TOKENS = 8
 # Linears that gain from converting a block while the one before is multiplied.
@@ -74,8 +77,16 @@ def linear_name(tokens: int, *, is_split: bool) -> str:
     return f"mxfp8_grouped_{'split' if is_split else 'whole'}_{tokens}"
 
 
-def _sizes(weight: str, tokens: int, architecture: str) -> tuple[int, int, int, int]:
-    sizes = (_ROUTED_ELSEWHERE if weight == "mxfp4" else LINEAR_TILES)[tokens]
+def linear_sizes(tokens: int, architecture: str) -> tuple[int, int, int, int]:
+    """Sizes of a grouped MXFP8 product's tile on an architecture, as in `LINEAR_TILES`."""
+    if architecture == "sm_80" and tokens in _LINEARS_WITHOUT_TENSOR_COPIES:
+        return _LINEARS_WITHOUT_TENSOR_COPIES[tokens]
+    return _small_or("mxfp8", tokens, architecture, LINEAR_TILES[tokens])
+
+
+def _small_or(
+    weight: str, tokens: int, architecture: str, sizes: tuple[int, int, int, int]
+) -> tuple[int, int, int, int]:
     return _SMALL_TILES[weight].get(tokens, sizes) if architecture in _SMALL_MEMORY else sizes
 
 
@@ -84,7 +95,9 @@ def _routed(architecture: str, *, tokens: int, swiglu: bool) -> object:
 
     if architecture == HOPPER_ARCHITECTURE:
         return routed.routed_gemm(ROUTED_TILES[tokens], swiglu=swiglu)
-    tile = GemmTile("mxfp4", tokens, *_sizes("mxfp4", tokens, architecture))
+    tile = GemmTile(
+        "mxfp4", tokens, *_small_or("mxfp4", tokens, architecture, _ROUTED_ELSEWHERE[tokens])
+    )
     return gemm.routed_gemm(tile, swiglu=swiglu)
 
 
@@ -92,7 +105,7 @@ def _grouped(architecture: str, *, tokens: int, is_split: bool) -> object:
     from di_kernels.tile.gemm import grouped_gemm
 
     overlaps = architecture == HOPPER_ARCHITECTURE and tokens in _OVERLAPPED
-    tile = GemmTile("mxfp8", tokens, *_sizes("mxfp8", tokens, architecture), overlaps)
+    tile = GemmTile("mxfp8", tokens, *linear_sizes(tokens, architecture), overlaps)
     return grouped_gemm(tile, is_split=is_split)
 
 
