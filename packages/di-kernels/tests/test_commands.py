@@ -1,4 +1,6 @@
+import itertools
 import json
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -38,6 +40,28 @@ def test_check_fails_when_an_answer_differs(monkeypatch, capsys):
     out = capsys.readouterr().out
     assert "FAIL rms_norm[1x96" in out
     assert "worst at" in out
+
+
+def broken(*_):
+    raise ImportError("no name `CLUSTER`")
+
+
+def test_a_kernel_that_raises_fails_its_checks_and_hides_no_other(monkeypatch, capsys):
+    monkeypatch.setattr("di_kernels.ops.norm.widen", broken)
+    assert main(["check", "--op", "rms_norm", "--op", "swiglu"]) == 1
+    out = capsys.readouterr().out
+    assert "reference: ImportError: no name `CLUSTER`" in out
+    assert re.search(r"swiglu +[1-9]\d* passed", out)
+
+
+def test_a_case_that_cannot_be_built_fails_the_check(monkeypatch, capsys):
+    def cases(*_, **__):
+        yield from itertools.islice(all_cases(SMALL, "cpu"), 1)
+        broken()
+
+    monkeypatch.setattr("di_kernels.check.all_cases", cases)
+    assert main(["check"]) == 1
+    assert "the next case cannot be built -: ImportError" in capsys.readouterr().out
 
 
 def test_bench_reports_floor_and_ratio(capsys):

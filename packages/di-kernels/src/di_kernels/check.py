@@ -65,7 +65,10 @@ def run_checks(
             and awkward sizes, without the references.
     """
     for batch_invariant in (False, True):
-        for case in _cases(shapes, device, batch_invariant):
+        for case in _built(_cases(shapes, device, batch_invariant)):
+            if isinstance(case, CheckResult):
+                yield case
+                continue
             if op_filter and case.op not in op_filter:
                 continue
             for backend in backends(case.op):
@@ -114,6 +117,18 @@ def _cases(shapes: str, device: str | torch.device, batch_invariant: bool) -> It
     return kernel_cases(Source(torch.device(device), torch.bfloat16, batch_invariant, generator))
 
 
+def _built(cases: Iterator[Case]) -> Iterator[Case | CheckResult]:
+    """The cases; a failure in place of the rest where one cannot be built."""
+    try:
+        yield from cases
+    except Exception as error:
+        yield CheckResult("-", "the next case cannot be built", "-", "fail", _said(error))
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
 @contextlib.contextmanager
 def _poisoned_outputs() -> Iterator[None]:
     """Fills what `torch.empty` gives with NaN, so that an element nobody writes shows."""
@@ -139,6 +154,8 @@ def _check(case: Case, backend: Backend[..., object], batch_invariant: bool) -> 
             return CheckResult(case.op, label, backend.name, "fail", str(mismatch))
         except KernelError as refusal:
             return CheckResult(case.op, label, backend.name, "unsupported", str(refusal))
+        except Exception as error:  # one broken kernel must not hide the others
+            return CheckResult(case.op, label, backend.name, "fail", _said(error))
     return CheckResult(case.op, label, backend.name, "pass")
 
 
