@@ -27,7 +27,16 @@ import tilelang.language as T
 
 from di_kernels.tile.filter_source import FILTER
 from di_kernels.tile.row_source import row_source
-from di_kernels.tile.row_steps import SEARCH, THREADS, WARPS, RowShape, clearing, searching
+from di_kernels.tile.row_steps import (
+    SEARCH,
+    THREADS,
+    WARPS,
+    RowShape,
+    clearing,
+    counting_ties,
+    measuring,
+    searching,
+)
 
 
 def keep_tokens(shape: RowShape) -> object:
@@ -38,6 +47,7 @@ def keep_tokens(shape: RowShape) -> object:
     k_rows, p_rows, least_rows = T.dynamic("k_rows, p_rows, least_rows")
     blocks = shape.blocks
     clear, search_cut = clearing(shape), searching(shape)
+    measure, count_ties = measuring(shape), counting_ties(shape)
 
     @T.prim_func
     def kernel(
@@ -80,17 +90,8 @@ def keep_tokens(shape: RowShape) -> object:
             end = T.min(first + run, vocab_size)
 
             clear(bins, deepest, search)
-            T.call_extern(
-                "handle",
-                f"di_row_extremes<{blocks}>",
-                T.address_of(logits[row, 0]),
-                T.address_of(mask[row * mask_step, 0]),
-                first,
-                end,
-                rank,
-                T.address_of(of_warps[0]),
-                T.address_of(of_blocks[0]),
-                T.access_ptr(state, "w"),
+            measure(
+                logits, mask, row, row * mask_step, first, end, rank, of_warps, of_blocks, state
             )
             limit[0] = top_k[row * k_step]
             mode[0] = T.call_extern(
@@ -121,20 +122,10 @@ def keep_tokens(shape: RowShape) -> object:
                     logits, mask, row, row * mask_step, first, end, rank, law, limit[0], False,
                     bins, deepest, search, sums_of_warps, sums_of_blocks, total,
                 )  # fmt: skip
-                if T.call_extern("bool", "di_is_partial", T.address_of(search[0])):
-                    ties[0] = T.call_extern(
-                        "uint32",
-                        f"di_ties_before<{blocks}>",
-                        T.address_of(logits[row, 0]),
-                        T.address_of(mask[row * mask_step, 0]),
-                        first,
-                        end,
-                        rank,
-                        T.address_of(law[0]),
-                        T.address_of(search[0]),
-                        T.address_of(ties_of_warps[0]),
-                        T.address_of(ties_of_blocks[0]),
-                    )
+                count_ties(
+                    logits, mask, row, row * mask_step, first, end, rank, law, search,
+                    ties_of_warps, ties_of_blocks, ties,
+                )  # fmt: skip
             T.call_extern(
                 "handle",
                 "di_write_bits",

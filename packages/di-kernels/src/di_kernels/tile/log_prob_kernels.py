@@ -22,7 +22,16 @@ import tilelang.language as T
 
 from di_kernels.tile.log_prob_source import LOG_PROBS
 from di_kernels.tile.row_source import row_source
-from di_kernels.tile.row_steps import SEARCH, THREADS, WARPS, RowShape, clearing, searching
+from di_kernels.tile.row_steps import (
+    SEARCH,
+    THREADS,
+    WARPS,
+    RowShape,
+    clearing,
+    counting_ties,
+    measuring,
+    searching,
+)
 
 MOST_TOP = 32
 _SLOT_WORDS = 3
@@ -36,6 +45,7 @@ def log_probs(shape: RowShape) -> object:
     degree_rows, columns = T.dynamic("degree_rows, columns")
     blocks = shape.blocks
     clear, search_cut = clearing(shape), searching(shape)
+    measure, count_ties = measuring(shape), counting_ties(shape)
 
     @T.prim_func
     def kernel(
@@ -83,17 +93,8 @@ def log_probs(shape: RowShape) -> object:
             if tx == 0:
                 size[0] = T.uint32(0)
             clear(bins, deepest, search)
-            T.call_extern(
-                "handle",
-                f"di_row_extremes<{blocks}>",
-                T.address_of(logits[row, 0]),
-                T.address_of(mask[row * mask_step, 0]),
-                first,
-                end,
-                rank,
-                T.address_of(of_warps[0]),
-                T.address_of(of_blocks[0]),
-                T.access_ptr(state, "w"),
+            measure(
+                logits, mask, row, row * mask_step, first, end, rank, of_warps, of_blocks, state
             )
             is_good[0] = T.call_extern("bool", "di_is_good", T.access_ptr(state, "r"))
             T.call_extern(
@@ -113,20 +114,10 @@ def log_probs(shape: RowShape) -> object:
                 )  # fmt: skip
                 if num_top > 0:
                     ties[0] = T.uint32(0)
-                    if T.call_extern("bool", "di_is_partial", T.address_of(search[0])):
-                        ties[0] = T.call_extern(
-                            "uint32",
-                            f"di_ties_before<{blocks}>",
-                            T.address_of(logits[row, 0]),
-                            T.address_of(mask[row * mask_step, 0]),
-                            first,
-                            end,
-                            rank,
-                            T.address_of(law[0]),
-                            T.address_of(search[0]),
-                            T.address_of(ties_of_warps[0]),
-                            T.address_of(ties_of_blocks[0]),
-                        )
+                    count_ties(
+                        logits, mask, row, row * mask_step, first, end, rank, law, search,
+                        ties_of_warps, ties_of_blocks, ties,
+                    )  # fmt: skip
                     T.call_extern(
                         "handle",
                         "di_send_top",

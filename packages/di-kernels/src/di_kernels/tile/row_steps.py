@@ -1,7 +1,7 @@
 # mypy: ignore-errors
 # ruff: noqa: ANN001, ANN202
 # (TileLang parses the macros below as its own language.)
-"""Steps of kernels on rows of logits: a clean start, and the search for the cut of a row."""
+"""Steps of kernels on rows of logits: clean start, largest logits, the cut of a row, its ties."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -71,6 +71,53 @@ def clearing(shape: RowShape) -> Callable[..., None]:
         T.call_extern("handle", "di_meet")
 
     return clear
+
+
+def measuring(shape: RowShape) -> Callable[..., None]:
+    """The macro that leaves a row's largest logits and what it holds in `state`."""
+
+    @T.macro
+    def measure(logits, mask, row, mask_row, first, end, rank, of_warps, of_blocks, state):
+        T.call_extern(
+            "handle",
+            f"di_row_extremes<{shape.blocks}>",
+            T.address_of(logits[row, 0]),
+            T.address_of(mask[mask_row, 0]),
+            first,
+            end,
+            rank,
+            T.address_of(of_warps[0]),
+            T.address_of(of_blocks[0]),
+            T.access_ptr(state, "w"),
+        )
+
+    return measure
+
+
+def counting_ties(shape: RowShape) -> Callable[..., None]:
+    """The macro that counts, of the tokens equal at the cut, those before the warp's own."""
+
+    @T.macro
+    def count_ties(
+        logits, mask, row, mask_row, first, end, rank, law, search, ties_of_warps, ties_of_blocks,
+        ties,
+    ):  # fmt: skip
+        if T.call_extern("bool", "di_is_partial", T.address_of(search[0])):
+            ties[0] = T.call_extern(
+                "uint32",
+                f"di_ties_before<{shape.blocks}>",
+                T.address_of(logits[row, 0]),
+                T.address_of(mask[mask_row, 0]),
+                first,
+                end,
+                rank,
+                T.address_of(law[0]),
+                T.address_of(search[0]),
+                T.address_of(ties_of_warps[0]),
+                T.address_of(ties_of_blocks[0]),
+            )
+
+    return count_ties
 
 
 def searching(shape: RowShape) -> Callable[..., None]:
