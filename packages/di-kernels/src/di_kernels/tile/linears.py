@@ -159,7 +159,7 @@ def launch_tiles(
         target.view(parts, num_rows, groups, row_blocks, 64),
     )  # fmt: skip
     if parts > 1:
-        kernel_for("sum_of_parts", x.device)(target.view(parts, -1), out.view(-1))
+        kernel_for("sum_of_parts", x.device)(target.view(parts, -1, 4), out.view(-1, 4))
 
 
 def _words(weight: MXFP8FragmentWeight, groups: int) -> tuple[torch.Tensor, torch.Tensor]:
