@@ -4,7 +4,6 @@ import torch
 from di_kernels import ops
 from di_kernels.masses import IS_INFINITE, IS_NAN, NOTHING_ALLOWED
 from di_kernels.ops.sampling import random_words
-from di_kernels.tile.draw import MAX_PARTS, THREADS, parts_for
 
 # Philox4x32-10 of the counter (0, 0, low and high word of the number) under the seed as key.
 GOLDEN_WORDS = {
@@ -71,11 +70,3 @@ def test_wrong_arguments_are_named():
         ops.draw_tokens(logits, *good, mask_bits=torch.zeros(2, 2, dtype=torch.int32))
     with pytest.raises(ValueError, match="expected `stream` below 256"):
         ops.draw_tokens(logits, *good, stream=256)
-
-
-@pytest.mark.parametrize("num_rows", [1, 5, 64, 4096])
-@pytest.mark.parametrize("blocks", [1, 300, 32_320])
-def test_parts_leave_no_thread_block_without_tokens(num_rows, blocks):
-    parts = parts_for(num_rows, blocks, 132)
-    assert 1 <= parts <= MAX_PARTS
-    assert parts == 1 or (blocks // parts) * 2 > THREADS

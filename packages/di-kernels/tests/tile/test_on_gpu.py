@@ -32,6 +32,7 @@ HAS_HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() ==
         "filter_tokens",
         "log_probs",
         "verify_drafts",
+        "verify_drafts_by_ratio",
     ],
 )
 def test_kernels_pass_their_checks(op):

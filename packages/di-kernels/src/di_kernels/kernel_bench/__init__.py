@@ -55,6 +55,7 @@ _FAMILIES = (
     (tokens.filters, ("filter_tokens",)),
     (tokens.log_probs, ("log_probs",)),
     (tokens.verification, ("verify_drafts",)),
+    (tokens.ratio_test, ("verify_drafts_by_ratio",)),
     (tokens.logits, ("linear",)),
 )
 

@@ -96,6 +96,39 @@ def verification(source: Source) -> Iterator[Workload]:
         yield Workload("verify_drafts", label, ways, moved, 0)
 
 
+def ratio_test(source: Source) -> Iterator[Workload]:
+    """Five drafts of every request, of a law of their own, of thirty tokens, or certain.
+
+    The first draft of every second request is refused, and none of the others'.
+    """
+    width = 1 + _DRAFTS
+    for num_requests in (1, 64):
+        rows = num_requests * width
+        logits = source.wide(rows, VOCABULARY, scale=3)
+        likely = logits.argmax(1)
+        drafts = likely.clone()
+        drafts[:: 2 * width] = logits[:: 2 * width].argmin(1)
+        logits[torch.arange(rows, device=source.device), likely] += 20
+        keys = source.integers(0, 2**62, rows), source.integers(0, 2**40, rows)
+        degrees = torch.full((rows,), 0.7, dtype=torch.float64, device=source.device)
+        status = torch.zeros(rows, dtype=torch.uint8, device=source.device)
+        offsets = torch.arange(num_requests + 1, device=source.device) * width
+        law = source.wide(num_requests, _DRAFTS, VOCABULARY).log_softmax(-1)
+        columns = law.topk(30).indices
+        for kind, weights, listed in (
+            ("certain", None, None), ("dense", law, None),
+            ("listed", law.gather(-1, columns), columns),
+        ):  # fmt: skip
+            ways = ways_of(
+                "verify_drafts_by_ratio", likely, status, logits, degrees, *keys, drafts, offsets,
+                width, None, weights, listed, compiles=False,
+            )  # fmt: skip
+            moved = num_requests * _DRAFTS * VOCABULARY * 4
+            moved += num_requests // 2 * VOCABULARY * 4 * (2 if kind == "dense" else 1)
+            label = f"{num_requests} requests, {_DRAFTS} drafts, {kind}"
+            yield Workload("verify_drafts_by_ratio", label, ways, moved, 0)
+
+
 def logits(source: Source) -> Iterator[Workload]:
     """Final norm and product with the head, from bfloat16 rows to float32 logits."""
     head = source.normal(VOCABULARY, HIDDEN, scale=HIDDEN**-0.5)

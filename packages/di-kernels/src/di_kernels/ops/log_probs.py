@@ -21,7 +21,6 @@ from di_kernels.masses import (
     row_status,
 )
 from di_kernels.registry import Op
-from di_kernels.timed_pair import TimedPair
 
 
 class LogProbs(NamedTuple):
@@ -124,10 +123,4 @@ _LOG_PROBS = Op(
     _log_probs,
     dtypes=(torch.float32, torch.float64),
     is_differentiable=False,
-    beside_torch=(
-        TimedPair(
-            "64 rows of 129,280 tokens, none of the most likely", "log_softmax and gather, float32",
-            53.3, "tilelang", 97.2, "H200, 30 November 2026",
-        ),
-    ),
-)  # fmt: skip
+)

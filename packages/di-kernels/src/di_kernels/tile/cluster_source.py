@@ -7,11 +7,17 @@ stores across it.
 CLUSTER = r"""
 // One warp's fence publishes what the block did before its barrier; a releasing arrival would be a
 // fence of every thread.
-__device__ __forceinline__ void di_sync_cluster() {
+__device__ __forceinline__ void di_arrive_in_cluster() {
   __syncthreads();
   if (threadIdx.x < 32) asm volatile("fence.acq_rel.cluster;" ::: "memory");
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void di_wait_for_cluster() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void di_sync_cluster() {
+  di_arrive_in_cluster();
+  di_wait_for_cluster();
 }
 // Shared address of the same word in another block of the cluster.
 __device__ __forceinline__ unsigned di_peer_address(const unsigned* word, int rank) {

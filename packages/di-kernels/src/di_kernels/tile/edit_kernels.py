@@ -39,7 +39,7 @@ def edit_logits(dtype: str) -> object:
     def kernel(
         logits: T.StridedTensor((num_rows, vocab_size), (row_stride, 1), dtype),
         mask: T.Tensor((mask_rows, words), "uint32"),
-        mask_step: T.int32,
+        has_mask: T.int32,
         bias_offsets: T.Tensor((bias_offsets_size,), "int64"),
         bias_token_ids: T.Tensor((bias_size,), "int64"),
         bias_values: T.Tensor((bias_size,), "float64"),
@@ -62,7 +62,9 @@ def edit_logits(dtype: str) -> object:
                 "handle",
                 "di_copy_allowed",
                 T.address_of(logits[row, 0]),
-                T.address_of(mask[row * mask_step, 0]),
+                T.call_extern(
+                    "handle", "di_mask_of", T.address_of(mask[0, 0]), row, has_mask, words
+                ),
                 first,
                 end,
                 T.address_of(edited[row, 0]),

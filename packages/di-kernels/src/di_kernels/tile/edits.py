@@ -7,7 +7,6 @@ import torch
 from di_kernels.ops.logit_edits import Penalties, TokenValues
 from di_kernels.tile.catalogue import kernel_for
 from di_kernels.tile.filters import mask_words
-from di_kernels.tile.views import constant
 
 _LARGEST_PART = 8192
 
@@ -28,8 +27,7 @@ def edit_logits(
     sms = torch.cuda.get_device_properties(device).multi_processor_count
     parts = min(max(1, -(-4 * sms // num_rows)), -(-vocab_size // 1024))
     part_size = min(-(-vocab_size // (4 * parts)) * 4, _LARGEST_PART)
-    nothing = constant(1, 0, torch.float64, device)
-    factors = (nothing,) * 3
+    factors = (torch.empty(1, dtype=torch.float64, device=device),) * 3
     if penalties is not None:
         factors = penalties.repetition, penalties.frequency, penalties.presence
     counts = None if penalties is None else penalties.counts
@@ -48,6 +46,6 @@ def _has(entries: TokenValues | None) -> int:
 def _entries(entries: TokenValues | None, device: torch.device) -> tuple[torch.Tensor, ...]:
     """Contiguous entries; one that nobody reads where there are none."""
     if entries is None or not _has(entries):
-        number = constant(1, 0, torch.int64, device)
-        return number, number, constant(1, 0, torch.float64, device)
+        number = torch.empty(1, dtype=torch.int64, device=device)
+        return number, number, torch.empty(1, dtype=torch.float64, device=device)
     return tuple(part.contiguous() for part in entries)

@@ -6,7 +6,6 @@ import torch
 
 from di_kernels.masses import num_mask_words
 from di_kernels.tile.catalogue import kernel_for
-from di_kernels.tile.views import constant
 
 _SHORT_ROW = 8192
 
@@ -18,20 +17,19 @@ def row_kernel(op: str, logits: torch.Tensor) -> str:
 
 
 def of_rows(
-    values: torch.Tensor | None, default: int, dtype: torch.dtype, device: torch.device
+    values: torch.Tensor | None, dtype: torch.dtype, device: torch.device
 ) -> tuple[torch.Tensor, int]:
-    """Values of rows and 1, or one value for all rows and 0."""
+    """Values of rows and 1, or a number that nobody reads and 0."""
     if values is None:
-        return constant(1, default, dtype, device), 0
+        return torch.empty(1, dtype=dtype, device=device), 0
     return values.contiguous(), 1
 
 
 def mask_words(mask_bits: torch.Tensor | None, logits: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """Words of masks and 1, or those of a mask that allows all and 0."""
-    words = num_mask_words(logits.shape[1])
+    """Words of masks and 1, or words that nobody reads and 0."""
     if mask_bits is None:
-        everything = constant(words, -1, torch.int32, logits.device)
-        return everything.view(1, words).view(torch.uint32), 0
+        words = num_mask_words(logits.shape[1])
+        return torch.empty(1, words, dtype=torch.uint32, device=logits.device), 0
     return mask_bits.contiguous().view(torch.uint32), 1
 
 
@@ -52,7 +50,7 @@ def filter_tokens(
         logits = logits.contiguous()
     kernel_for(row_kernel("filter_tokens", logits), device)(
         logits, *mask_words(mask_bits, logits), temperature.contiguous(),
-        *of_rows(top_k, vocab_size, torch.int64, device), *of_rows(top_p, 1, torch.float64, device),
-        *of_rows(min_p, 0, torch.float64, device), bits.view(torch.uint32),
+        *of_rows(top_k, torch.int64, device), *of_rows(top_p, torch.float64, device),
+        *of_rows(min_p, torch.float64, device), bits.view(torch.uint32),
     )  # fmt: skip
     return bits

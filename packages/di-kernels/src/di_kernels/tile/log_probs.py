@@ -27,7 +27,7 @@ def log_probs(
             logits = logits.contiguous()
         kernel_for(row_kernel("log_probs", logits), device)(
             logits, *mask_words(mask_bits, logits),
-            *of_rows(temperature, 1, torch.float64, device), token_ids.contiguous(), num_top,
+            *of_rows(temperature, torch.float64, device), token_ids.contiguous(), num_top,
             chosen, top_token_ids, top,
         )  # fmt: skip
     return LogProbs(chosen, top_token_ids[:, :num_top], top[:, :num_top])

@@ -46,6 +46,19 @@ def cases(source: Source) -> Iterator[Case]:
         yield _logits(source, num_rows)
     for num_requests in (0, 1, 2, 127, 128, 129):
         yield _verified(source, num_requests)
+    for vocab_size, num_requests, kind, dtype, has_mask in (
+        (VOCABULARY, 1, "certain", torch.float32, False),
+        (VOCABULARY, 17, "certain", torch.float32, True),
+        (VOCABULARY, 17, "dense", torch.float32, False),
+        (VOCABULARY, 17, "listed", torch.float32, False),
+        (9001, 9, "dense", torch.float64, False),
+        (1001, 64, "certain", torch.float64, True),
+        (1001, 65, "dense", torch.float32, False),
+        (1001, 64, "listed", torch.float32, True),
+        (4, 2, "dense", torch.float64, False),
+        (4, 0, "certain", torch.float32, False),
+    ):
+        yield _tested(source, num_requests, vocab_size, dtype, kind, has_mask=has_mask)
 
 
 def _rows(
@@ -201,6 +214,70 @@ def _verified(source: Source, num_requests: int) -> Case:
 
     label = f"{num_requests} requests"
     return Case("verify_drafts", label, torch.int64, num_requests, verify, oracle, is_exact=True)
+
+
+def _tested(
+    source: Source,
+    num_requests: int,
+    vocab_size: int,
+    dtype: torch.dtype,
+    kind: str,
+    *,
+    has_mask: bool,
+) -> Case:
+    """Requests of 1 to 6 rows with four likely tokens, of which most drafts are.
+
+    Laws of drafts have the dtype of the logits; in float64 every fourth is the target's own.
+    """
+    width, listed = 6, min(30, vocab_size)
+    shape = num_requests, width
+    logits = source.wide(*shape, vocab_size, scale=3).to(dtype)
+    logits[..., :4] = logits[..., :4] * 0.3 + 13
+    temperature = _cycle(source, _TEMPERATURES, num_requests)
+    seed, position = source.integers(0, 2**62, *shape), source.integers(0, 2**40, *shape)
+    sizes = source.integers(1, width + 1, num_requests)
+    tokens, drafts = (source.integers(0, 4, *shape) for _ in range(2))
+    drafts = drafts.where(source.integers(0, 9, *shape) > 0, vocab_size + source.integers(-3, 2, 1))
+    status = (source.integers(0, 16, *shape) == 0).to(torch.uint8)
+    mask = None
+    if has_mask:
+        mask = source.integers(-(2**31), 2**31, *shape, num_mask_words(vocab_size)).to(torch.int32)
+        mask[..., 0] |= 2
+    law, columns = None, None
+    if kind != "certain":
+        law = source.wide(num_requests, width - 1, vocab_size, scale=2).to(dtype)
+        law[..., :4] += 4
+        law = law.log_softmax(-1)
+        if dtype == torch.float64:
+            scale = temperature[::4, None, None].clamp(min=1e-3)
+            law[::4] = (logits[::4, :-1] / scale).log_softmax(-1)
+    if law is not None and kind == "listed":
+        order = source.integers(0, 2**40, num_requests, width - 1, vocab_size).argsort(-1)
+        columns = order[..., :listed].contiguous()
+        law = law.gather(-1, columns).contiguous()
+        columns[::3, :, 1] = -1
+
+    def verify(rows: torch.Tensor) -> Outputs:
+        rows = rows.to(source.device)
+        is_row = torch.arange(width, device=source.device) < sizes[rows].unsqueeze(1)
+        offsets = torch.nn.functional.pad(sizes[rows].cumsum(0), (1, 0))
+        some = logits[rows][is_row]
+        degrees = temperature[rows, None].expand(-1, width)[is_row]
+        return ops.verify_drafts_by_ratio(
+            tokens[rows][is_row], status[rows][is_row], some, degrees, seed[rows][is_row],
+            position[rows][is_row], drafts[rows][is_row], offsets, width=width,
+            mask_bits=None if mask is None else mask[rows][is_row],
+            q_log_probs=None if law is None else law[rows],
+            q_token_ids=None if columns is None else columns[rows],
+        )  # fmt: skip
+
+    def oracle() -> Outputs:
+        with use_backend(REFERENCE):
+            return verify(torch.arange(num_requests))
+
+    label = f"{num_requests} requests, {vocab_size} tokens, {kind}{', masked' if has_mask else ''}"
+    op = "verify_drafts_by_ratio"
+    return Case(op, label, dtype, num_requests, verify, oracle, is_exact=True)
 
 
 def _logits(source: Source, num_rows: int) -> Case:

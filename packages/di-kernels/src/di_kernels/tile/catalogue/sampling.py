@@ -9,13 +9,15 @@ from di_kernels.tile.kernel import Kernel
 ROW_BLOCKS = {"cluster": 8, "block": 1}
 """Thread blocks of a row of logits, by the name of the variant."""
 
-_CLUSTER = {"sm_80": "a row's thread blocks add their bins up in a cluster's shared memory"}
+_CLUSTER = {"sm_80": "a row's thread blocks meet in a cluster's shared memory"}
+_LARGE_CLUSTER = {**_CLUSTER, "sm_120a": "a block's part of a row of float64 takes 128 KiB"}
 
 
-def _draw(architecture: str, *, name: str, dtype: str) -> object:
-    from di_kernels.tile import draw_kernels
+def _draw_tokens(architecture: str, *, dtype: str, blocks: int) -> object:
+    from di_kernels.tile.draw_kernels import draw_tokens
+    from di_kernels.tile.row_steps import RowShape
 
-    return getattr(draw_kernels, name)(dtype)
+    return draw_tokens(RowShape(dtype, blocks))
 
 
 def _keep_tokens(architecture: str, *, dtype: str, blocks: int) -> object:
@@ -32,6 +34,25 @@ def _log_probs(architecture: str, *, dtype: str, blocks: int) -> object:
     return log_probs(RowShape(dtype, blocks))
 
 
+def _ratio(architecture: str, *, name: str, dtype: str, blocks: int) -> object:
+    from di_kernels.tile import ratio_kernels
+    from di_kernels.tile.row_steps import RowShape
+
+    shape = RowShape(dtype, blocks)
+    if name == "draft_laws":
+        return ratio_kernels.draft_laws(shape)
+    # On sm_120a 128 registers of a thread do not do.
+    blocks_per_sm = 2 if shape.is_shared and architecture != "sm_120a" else 1
+    return ratio_kernels.decide_drafts(shape, blocks_per_sm)
+
+
+def _undeclared(dtype: str, blocks: int) -> dict[str, str]:
+    """Architectures without the kernels of a row's shape, with the reason."""
+    if blocks == 1:
+        return {}
+    return _LARGE_CLUSTER if dtype == "float64" else _CLUSTER
+
+
 def _edit_logits(architecture: str, *, dtype: str) -> object:
     from di_kernels.tile.edit_kernels import edit_logits
 
@@ -46,24 +67,19 @@ def _verify_drafts(architecture: str) -> object:
 
 def kernels() -> list[Kernel]:
     """Edits, filters, draw and log-probabilities for both dtypes of logits, and verification."""
-    draws = [
-        Kernel(
-            f"draw_{name}_{dtype}",
-            ("draw_tokens",),
-            functools.partial(_draw, name=name, dtype=dtype),
-        )
-        for dtype in ("float32", "float64")
-        for name in ("screen", "decide")
-    ]
     rows = [
         Kernel(
             f"{op}_{dtype}_{name}",
             (op,),
             functools.partial(build, dtype=dtype, blocks=blocks),
-            undeclared=_CLUSTER if blocks > 1 else {},
+            undeclared=_undeclared(dtype, blocks),
             is_guarded=True,
         )
-        for op, build in (("filter_tokens", _keep_tokens), ("log_probs", _log_probs))
+        for op, build in (
+            ("draw_tokens", _draw_tokens),
+            ("filter_tokens", _keep_tokens),
+            ("log_probs", _log_probs),
+        )
         for dtype in ("float32", "float64")
         for name, blocks in ROW_BLOCKS.items()
     ]
@@ -73,4 +89,17 @@ def kernels() -> list[Kernel]:
         )
         for dtype in ("float32", "float64")
     ]
-    return [*draws, *rows, *edits, Kernel("verify_drafts", ("verify_drafts",), _verify_drafts)]
+    ratios = [
+        Kernel(
+            f"{name}_{dtype}_{shape}",
+            ("verify_drafts_by_ratio",),
+            functools.partial(_ratio, name=name, dtype=dtype, blocks=blocks),
+            undeclared=_undeclared(dtype, blocks),
+            is_guarded=True,
+        )
+        for name in ("draft_laws", "decide_drafts")
+        for dtype in ("float32", "float64")
+        for shape, blocks in ROW_BLOCKS.items()
+    ]
+    verification = Kernel("verify_drafts", ("verify_drafts",), _verify_drafts)
+    return [*rows, *edits, verification, *ratios]
