@@ -10,8 +10,8 @@ from di_kernels.ops.indexer import _key_layout
 from di_kernels.testing import assert_bitwise, assert_close
 from di_kernels.tile import scores, select, toolchain
 from di_kernels.tile.catalogue import kernels
-from di_kernels.tile.catalogue.index import ROWS_PER_BLOCK, scores_name
-from di_kernels.tile.catalogue.selection import selection_name
+from di_kernels.tile.catalogue.index import BLOCKS_PER_SM, scores_name
+from di_kernels.tile.catalogue.selection import _VARIANTS, CLUSTER_ENTRIES, selection_name
 
 HOPPER = ("cuda", (9, 0))
 SMALL = 30_000
@@ -37,11 +37,11 @@ def source():
 def test_every_choice_is_in_the_catalogue():
     for dtype in (torch.float32, torch.bfloat16):
         for block_size in (1, 8):
-            for rows in (1, 32, 33, 5000):
+            for rows in (1, 16, 17, 32, 33, 5000):
                 for candidates in (2, 4096, 4097, 16_384, 16_385, 131_072, 131_073, 1 << 20):
                     variant = select.variant_for(rows, candidates, block_size)
                     assert selection_name(dtype, block_size, variant) in kernels()
-    names = {scores_name(rows, is_candidate=False) for rows in ROWS_PER_BLOCK}
+    names = {scores_name(rows, is_candidate=False) for rows in BLOCKS_PER_SM}
     assert names | {scores_name(1, is_candidate=True)} <= set(kernels())
 
 
@@ -50,11 +50,33 @@ def test_every_choice_is_in_the_catalogue():
     [
         (1, 4096, 1, "block"), (1, 4097, 1, "cluster"), (17, 16_384, 1, "block"),
         (64, 16_384, 8, "cluster"), (65, 16_384, 8, "block"), (65, 16_385, 8, "cluster"),
-        (1, 131_072, 1, "cluster"), (1, 131_073, 1, "long"),
+        (1, 131_072, 1, "cluster"), (1, 131_073, 1, "long"), (15, 131_072, 1, "cluster"),
+        (16, 131_072, 1, "six"), (17, 16_385, 1, "six"), (18, 131_072, 1, "cluster"),
+        (16, 16_384, 1, "cluster"), (16, 131_072, 8, "cluster"), (16, 131_073, 1, "long"),
     ],
 )  # fmt: skip
 def test_the_variant_holds_a_row(rows, candidates, block_size, variant):
     assert select.variant_for(rows, candidates, block_size) == variant
+
+
+@pytest.mark.parametrize("blocks", range(1, 9))
+def test_every_bin_has_one_owner_and_place(blocks):
+    steps = pytest.importorskip("di_kernels.tile.select_steps")
+    shape = steps.Selection(32, blocks, 1, True, False, 1024)
+    places = {(shape.owner(bin_), shape.place(bin_)) for bin_ in range(steps.BINS)}
+    assert len(places) == steps.BINS
+    assert all(0 <= place < shape.owned for _, place in places)
+    for block in range(blocks):
+        warps = shape.first_owned(block + 1) - shape.first_owned(block)
+        assert warps * steps.BINS_PER_WARP == sum(owner == block for owner, _ in places)
+
+
+def test_clusters_hold_a_row():
+    steps = pytest.importorskip("di_kernels.tile.select_steps")
+    for blocks, is_kept, _, keys in _VARIANTS.values():
+        assert keys % steps.LOOK == 0
+        if blocks > 1 and is_kept:
+            assert blocks * steps.WARPS * keys >= CLUSTER_ENTRIES
 
 
 @pytest.mark.parametrize("rows", [1, 3, 16, 100, 5000])
@@ -62,16 +84,16 @@ def test_the_variant_holds_a_row(rows, candidates, block_size, variant):
 @pytest.mark.parametrize("tiles", [1, 63, 2048, 16_384])
 def test_parts_cover_the_tiles_within_their_limit(rows, requests, tiles):
     group = scores.group_rows_for(rows, requests)
-    assert 1 <= group <= max(ROWS_PER_BLOCK)
+    assert 1 <= group <= max(BLOCKS_PER_SM)
     for most in (16, 128):
-        part = scores.part_tiles_for(tiles, -(-rows // group), 132, most)
+        part = scores.part_tiles_for(tiles, -(-rows // group), 528, most)
         assert 1 <= part <= most
 
 
 def test_rows_of_a_request_share_keys():
     assert scores.group_rows_for(16, 16) == 1
     assert scores.group_rows_for(96, 16) == 6
-    assert scores.group_rows_for(4096, 1) == max(ROWS_PER_BLOCK)
+    assert scores.group_rows_for(4096, 1) == max(BLOCKS_PER_SM)
 
 
 def test_keys_that_are_no_whole_units_or_other_records_are_refused(tools):

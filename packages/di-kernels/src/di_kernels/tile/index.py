@@ -1,14 +1,14 @@
 # mypy: ignore-errors
-# ruff: noqa: ANN001, ANN202
+# ruff: noqa: ANN202
 # (TileLang parses the kernels below as its own language.)
 """Index scores: 32 heads of 128 channels over pages of FP4 keys, dense or over candidate blocks.
 
 score[t, j] = sum over heads h of factor * w[t, h] * max(0, q[t, h] . k[j])
 
 A thread block scores a run of places, 64 at a time, for a group of rows of one request. It first
-looks up the entries and pages of its places; then keys go from memory to registers, the next 64
+looks up where the keys of its places lie; then keys go from memory to registers, the next 64
 while the last are multiplied, are unpacked in place and multiplied with the queries in shared
-memory, one product per row. Neither the sum over channels nor that over heads depends on the rows
+memory, two rows per product. Neither the sum over channels nor that over heads depends on the rows
 beside or on how a key was reached.
 
 | buffer | shape | dtype |
@@ -28,19 +28,23 @@ import tilelang.language as T
 
 from di_kernels.tile.cuda_source import COMMON
 from di_kernels.tile.index_source import INDEX_KEYS
+from di_kernels.tile.index_steps import (
+    DIM,
+    HEADS,
+    THREADS,
+    TILE,
+    Scoring,
+    key_steps,
+    query_steps,
+    score_steps,
+)
 
-HEADS = 32
-DIM = 128
-TILE = 64
-"""Places of a product."""
-CANDIDATE_BLOCK = 8
-THREADS = 128
-
-_BLOCKS_PER_SM = 4
 _NONE = 1 << 30
 
 
-def score_keys(rows_per_block: int, *, is_candidate: bool, has_async_proxy: bool) -> object:
+def score_keys(
+    rows_per_block: int, blocks_per_sm: int, *, is_candidate: bool, has_async_proxy: bool
+) -> object:
     """Scores of up to `rows_per_block` rows of one request per thread block, `group_rows` wanted.
 
     A part is at most 128 runs of places: tiles, or with `is_candidate` candidate blocks of eight
@@ -55,50 +59,11 @@ def score_keys(rows_per_block: int, *, is_candidate: bool, has_async_proxy: bool
         "request_words, visible_words, candidate_words"
     )
     num_places, score_stride = T.dynamic("num_places, score_stride")
-    run = CANDIDATE_BLOCK if is_candidate else TILE
-
-    @T.macro
-    def load_keys(keys, entries_s, pages_s, codes, scales, tile, limit, shift, stride, offset):
-        """Codes and scales of the thread's two keys; zeros where there is no visible entry."""
-        tx = T.get_thread_binding()
-        for key in T.unroll(2):
-            place = tile * TILE + tx // 32 * 16 + key * 8 + tx % 32 // 4
-            entry = entries_s[place // run] + place % run
-            for v in T.vectorized(4):
-                codes[key * 4 + v] = T.uint32(0)
-            scales[key] = T.uint32(0)
-            if entry < limit and pages_s[place // run] >= 0:
-                inside = entry & ((1 << shift) - 1)
-                for v in T.vectorized(4):
-                    codes[key * 4 + v] = keys[
-                        pages_s[place // run] * stride + offset + inside * 4 + tx % 4, v
-                    ]
-                scales[key] = keys[
-                    pages_s[place // run] * stride + offset + (4 << shift) + inside // 4, inside % 4
-                ]
-
-    @T.macro
-    def stage_queries(q, weights, q_s, weights_s, channels, ordered, count, row, factor):
-        """Queries in the order of the keys' channels, and the weights of their heads."""
-        tx = T.get_thread_binding()
-        words = num_weight_words // HEADS
-        for r in T.serial(count):
-            for g in T.unroll(4):
-                for v in T.vectorized(8):
-                    channels[g * 8 + v] = q[row + r, tx // 4, g * 32 + tx % 4 * 8 + v]
-            T.call_extern(
-                "handle",
-                "di_order_channels",
-                T.access_ptr(channels, "r"),
-                T.access_ptr(ordered, "w"),
-            )
-            for p in T.unroll(4):
-                for v in T.vectorized(8):
-                    q_s[r, tx // 4, tx % 4 * 32 + p * 8 + v] = ordered[p * 8 + v]
-            if tx < HEADS:
-                weights_s[r, tx] = factor * T.call_extern(
-                    "float32", "di_weight", T.access_ptr(weights[row + r, tx * words], "r"), words
-                )
+    shape = Scoring(rows_per_block, is_candidate)
+    run, together, products_each = shape.run, shape.together, shape.products
+    load_keys, unpack_keys = key_steps(shape)
+    load_queries, stage_queries, stage_weights = query_steps(shape)
+    weigh, write_score = score_steps(shape)
 
     @T.prim_func
     def kernel(
@@ -125,24 +90,31 @@ def score_keys(rows_per_block: int, *, is_candidate: bool, has_async_proxy: bool
             T.ceildiv(T.ceildiv(num_places, TILE), part_tiles), num_rows, threads=THREADS
         ) as (part, row):
             T.import_source(COMMON + INDEX_KEYS)
-            T.annotate_min_blocks_per_sm(_BLOCKS_PER_SM)
-            q_s = T.alloc_shared((rows_per_block, HEADS, DIM), "bfloat16")
+            T.annotate_min_blocks_per_sm(blocks_per_sm)
+            q_s = T.alloc_shared((products_each, together * HEADS, DIM), "bfloat16")
             weights_s = T.alloc_shared((rows_per_block, HEADS), "float32")
-            # First entry of every run of places, and its page.
+            # First entry of every run of places; addresses of its codes and scales.
             entries_s = T.alloc_shared((THREADS,), "int32")
-            pages_s = T.alloc_shared((THREADS,), "int32")
+            starts_s = T.alloc_shared((THREADS, 2), "int64")
             visible_s = T.alloc_shared((rows_per_block,), "int32")
             fragment = T.alloc_fragment((TILE, DIM), "bfloat16")
-            total = T.alloc_fragment((TILE, HEADS), "float32")
+            total = T.alloc_fragment((TILE, together * HEADS), "float32")
             channels = T.alloc_local((32,), "bfloat16")
             ordered = T.alloc_local((32,), "bfloat16")
             values = T.alloc_local((64,), "bfloat16")
             next_codes = T.alloc_local((8,), "uint32")
             next_scales = T.alloc_local((2,), "uint32")
-            products = T.alloc_local((16,), "float32")
-            pair = T.alloc_local((2,), "float32")
+            products = T.alloc_local((16 * together,), "float32")
+            score = T.alloc_local((1,), "float32")
             found = T.alloc_local((1,), "int32")
+            start = T.alloc_local((1,), "int64")
             seen = T.alloc_local((1,), "int32")
+            # Bytes from the start of a run to the thread's codes and to its scale.
+            lane_bytes = T.alloc_local((2,), "uint32")
+            # Place in a tile of the score that the thread writes, and how many places and how many
+            # visible entries there are from it on; the score's address in the first tile.
+            own = T.alloc_local((3,), "int32")
+            target = T.alloc_local((1,), "int64")
             # Rows of the block, and the entries that the one of them sees that sees most.
             group = T.alloc_local((2,), "int32")
             tx = T.get_thread_binding()
@@ -170,6 +142,7 @@ def score_keys(rows_per_block: int, *, is_candidate: bool, has_async_proxy: bool
             if group[0] > 0:
                 first = part * part_tiles * TILE
                 tiles = T.min(part_tiles, T.ceildiv(num_places - first, TILE))
+                load_queries(q, channels, row)
                 found[0] = _NONE
                 if tx < tiles * (TILE // run) and first + tx * run < num_places:
                     if is_candidate:
@@ -180,81 +153,63 @@ def score_keys(rows_per_block: int, *, is_candidate: bool, has_async_proxy: bool
                     else:
                         found[0] = first + tx * run
                 entries_s[tx] = found[0]
-                pages_s[tx] = -1
+                # Keys that nobody sees are read in a page that is there, and not scored.
+                start[0] = T.int64(0)
                 if found[0] < group[1]:
-                    pages_s[tx] = tables[request, (found[0] >> page_shift) * table_step]
+                    start[0] = T.cast(
+                        T.max(tables[request, (found[0] >> page_shift) * table_step], 0), "int64"
+                    )
+                start[0] = T.call_extern("int64", "di_address", T.access_ptr(keys, "r")) + 16 * (
+                    start[0] * page_stride + page_offset
+                )
+                inside = found[0] & ((1 << page_shift) - 1)
+                starts_s[tx, 0] = start[0] + inside * 64
+                starts_s[tx, 1] = start[0] + (64 << page_shift) + inside * 4
                 if tx < group[0]:
                     visible_s[tx] = num_visible[(row + tx) * visible_step]
                 # Entries ascend: tiles behind the last visible one are filled at the end.
                 seen[0] = T.call_extern("int32", "__syncthreads_count", found[0] < group[1])
-                seen[0] = T.ceildiv(seen[0] * run, TILE)
+                seen[0] = T.call_extern("int32", "di_same", T.ceildiv(seen[0] * run, TILE))
 
+                warp, lane = tx // 32, tx % 32
+                run_key = lane // 4 if is_candidate else warp * 16 + lane // 4
+                lane_bytes[0] = T.call_extern("uint32", "di_keep", run_key * 64 + lane % 4 * 16)
+                lane_bytes[1] = T.call_extern("uint32", "di_keep", run_key * 4 + lane % 4)
+                own[0] = T.call_extern("int32", "di_keep", warp * 16 + lane % 2 * 8 + lane // 4)
+                own[1] = T.call_extern("int32", "di_keep", num_places - first - own[0])
+                own[2] = T.call_extern("int32", "di_keep", group[1] - first - own[0])
+                own_row = row + lane % 4 // 2 * (together - 1)
+                target[0] = T.call_extern(
+                    "int64", "di_address", T.address_of(scores[own_row, first + own[0]])
+                )
                 if seen[0] > 0:
-                    load_keys(
-                        keys, entries_s, pages_s, next_codes, next_scales, 0, group[1], page_shift,
-                        page_stride, page_offset,
-                    )  # fmt: skip
-                    stage_queries(
-                        q, weights, q_s, weights_s, channels, ordered, group[0], row, factor
-                    )
+                    load_keys(starts_s, lane_bytes, 0, next_codes, next_scales)
+                    stage_queries(q, q_s, channels, ordered, group[0], row)
+                    stage_weights(weights, weights_s, group[0], row, factor)
                     if has_async_proxy:
                         T.fence_proxy_async()
                 T.sync_threads()
 
                 for tile in T.serial(seen[0]):
-                    T.call_extern(
-                        "handle",
-                        "di_unpack_index_keys",
-                        T.access_ptr(next_codes, "r"),
-                        T.access_ptr(next_scales, "r"),
-                        tx % 4,
-                        T.access_ptr(values, "w"),
+                    unpack_keys(next_codes, next_scales, values, fragment)
+                    load_keys(
+                        starts_s, lane_bytes, T.min(tile + 1, seen[0] - 1), next_codes, next_scales
                     )
-                    if tile + 1 < seen[0]:
-                        load_keys(
-                            keys, entries_s, pages_s, next_codes, next_scales, tile + 1, group[1],
-                            page_shift, page_stride, page_offset,
-                        )  # fmt: skip
-                    for i, j in T.Parallel(TILE, DIM):
-                        fragment[i, j] = T.call_extern(
-                            "bfloat16",
-                            "di_at",
-                            T.access_ptr(values, "r"),
-                            (j // 8) * 4 + (i % 16) // 8 * 2 + j % 2,
-                        )
-                    for r in T.serial(group[0]):
-                        T.gemm(
-                            fragment,
-                            q_s[r, :, :],
-                            total,
-                            transpose_B=True,
-                            policy=T.GemmWarpPolicy.FullRow,
-                            clear_accum=True,
-                        )
-                        for i, h in T.Parallel(TILE, HEADS):
-                            T.call_extern(
-                                "handle",
-                                "di_put",
-                                T.access_ptr(products, "w"),
-                                (h // 8) * 4 + (i % 16) // 8 * 2 + h % 2,
-                                total[i, h],
+                    for pair in T.unroll(products_each):
+                        if products_each == 1 or pair * together < group[0]:
+                            T.gemm(
+                                fragment,
+                                q_s[pair, :, :],
+                                total,
+                                transpose_B=True,
+                                policy=T.GemmWarpPolicy.FullRow,
+                                clear_accum=True,
                             )
-                        T.call_extern(
-                            "handle",
-                            "di_weigh_heads",
-                            T.access_ptr(products, "r"),
-                            T.access_ptr(weights_s[r, tx % 4 * 2], "r"),
-                            T.access_ptr(pair, "w"),
-                        )
-                        # Every thread of four has both scores; the first writes key g, the second
-                        # key g + 8.
-                        inside = tile * TILE + tx // 32 * 16 + tx % 4 * 8 + tx % 32 // 4
-                        if tx % 4 < 2 and first + inside < num_places:
-                            scores[row + r, first + inside] = T.if_then_else(
-                                entries_s[inside // run] + inside % run < visible_s[r],
-                                T.if_then_else(tx % 4 == 0, pair[0], pair[1]),
-                                -T.infinity("float32"),
-                            )
+                            weigh(total, products, weights_s, pair, score)
+                            write_score(
+                                entries_s, visible_s, own, group, target, score_stride, tile, pair,
+                                score,
+                            )  # fmt: skip
                 for r in T.serial(group[0]):
                     for step in T.serial(T.ceildiv((tiles - seen[0]) * TILE, THREADS)):
                         inside = seen[0] * TILE + step * THREADS + tx

@@ -10,12 +10,11 @@ import torch
 
 from di_kernels.records import UNIT_BYTES, RecordPool
 from di_kernels.tile.catalogue import kernel_for
-from di_kernels.tile.catalogue.index import ROWS_PER_BLOCK, scores_name
+from di_kernels.tile.catalogue.index import BLOCKS_PER_SM, scores_name
 from di_kernels.tile.views import aligned, words_of
 
 _TILE = 64
 _MOST_RUNS = 128
-_BLOCKS_PER_SM = 4
 # Rows of scores start at multiples of 32 bytes: the selection then reads 16 bytes at a time.
 _ROW_ALIGNMENT = 8
 # The kernel holds keys times 2^-16 (`index_source`).
@@ -24,12 +23,12 @@ _KEY_SCALE = 2.0**16
 
 def group_rows_for(num_rows: int, num_requests: int) -> int:
     """Rows of a request that share unpacked keys: the average, decided without the device."""
-    return min(max(ROWS_PER_BLOCK), max(1, -(-num_rows // max(1, num_requests))))
+    return min(max(BLOCKS_PER_SM), max(1, -(-num_rows // max(1, num_requests))))
 
 
-def part_tiles_for(num_tiles: int, num_groups: int, multiprocessors: int, most: int) -> int:
+def part_tiles_for(num_tiles: int, num_groups: int, resident: int, most: int) -> int:
     """Tiles per thread block, at most `most`: so many that all blocks run at once."""
-    parts = max(1, _BLOCKS_PER_SM * multiprocessors // max(1, num_groups))
+    parts = max(1, resident // max(1, num_groups))
     return max(1, min(most, -(-num_tiles // parts)))
 
 
@@ -87,12 +86,12 @@ def _scores(
     if scores.numel() == 0 or block_tables.numel() == 0:
         return scores.fill_(-torch.inf)
     run_places = _TILE if candidate_blocks is None else 8
-    rows_per_block = next(rows for rows in ROWS_PER_BLOCK if rows >= group_rows)
+    rows_per_block = next(rows for rows in BLOCKS_PER_SM if rows >= group_rows)
     tables, table_step = _table_words(block_tables)
     multiprocessors = torch.cuda.get_device_properties(q.device).multi_processor_count
     part_tiles = part_tiles_for(
-        -(-num_places // _TILE), -(-num_rows // group_rows), multiprocessors,
-        _MOST_RUNS * run_places // _TILE,
+        -(-num_places // _TILE), -(-num_rows // group_rows),
+        BLOCKS_PER_SM[rows_per_block] * multiprocessors, _MOST_RUNS * run_places // _TILE,
     )  # fmt: skip
     words = words_of(num_visible)
     name = scores_name(rows_per_block, is_candidate=candidate_blocks is not None)

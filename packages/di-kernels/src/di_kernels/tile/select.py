@@ -11,6 +11,8 @@ from di_kernels.tile.views import words_of
 _FEW_ENTRIES = 4096
 # By the entries of a candidate: with more to read for each, a cluster pays for longer.
 _FEW_ROWS = {1: 16, 8: 64}
+# Rows whose clusters of eight do not run at once on an H200, while those of six do.
+_ROWS_OF_SIX = (16, 17)
 
 
 def variant_for(num_rows: int, num_candidates: int, block_size: int) -> str:
@@ -20,6 +22,8 @@ def variant_for(num_rows: int, num_candidates: int, block_size: int) -> str:
     """
     if num_candidates > CLUSTER_ENTRIES:
         return "long"
+    if block_size == 1 and num_rows in _ROWS_OF_SIX and num_candidates > BLOCK_ENTRIES:
+        return "six"
     is_few = num_rows <= _FEW_ROWS[block_size] and num_candidates > _FEW_ENTRIES
     return "cluster" if num_candidates > BLOCK_ENTRIES or is_few else "block"
 

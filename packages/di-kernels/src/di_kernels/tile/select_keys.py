@@ -12,12 +12,7 @@ from collections.abc import Callable
 
 import tilelang.language as T
 
-from di_kernels.tile.select_steps import BINS, KEYS, PACKED, Selection, loading
-
-LOOK = 128
-"""Candidates that a warp looks at together in step 1, four a lane."""
-
-LOOKS = KEYS // LOOK
+from di_kernels.tile.select_steps import BINS, LOOK, PACKED, Selection, loading
 
 
 def score_steps(shape: Selection) -> tuple[Callable[..., None], Callable[..., None]]:
@@ -31,7 +26,7 @@ def score_steps(shape: Selection) -> tuple[Callable[..., None], Callable[..., No
             finish_loads(values, count)
         T.call_extern(
             "handle",
-            "di_best_of_fours",
+            f"di_best_of_fours<{shape.looks}>",
             T.address_of(values[T.get_thread_binding() // 32, 0]),
             count[0],
             T.access_ptr(best, "w"),
@@ -48,7 +43,7 @@ def score_steps(shape: Selection) -> tuple[Callable[..., None], Callable[..., No
         largest[0] = -T.infinity("float32")
         for part in T.serial(parts):
             load_best(scores, values, run, part, count, best)
-            for look in T.unroll(LOOKS):
+            for look in T.unroll(shape.looks):
                 if shape.counts_fours:
                     count_score(counts, best[look], look * LOOK + lane * 4 < count[0])
                 else:
@@ -68,14 +63,14 @@ def score_steps(shape: Selection) -> tuple[Callable[..., None], Callable[..., No
                 load_best(scores, values, run, part, count, best)
             size[0] = T.call_extern(
                 "uint32",
-                "di_pack",
+                f"di_pack<{shape.looks}>",
                 T.address_of(values[warp, 0]),
                 count[0],
                 T.access_ptr(best, "r"),
                 bound[0],
-                part * KEYS,
+                part * shape.keys,
                 size[0],
-                T.address_of(values[warp, KEYS]),
+                T.address_of(values[warp, shape.keys]),
                 T.address_of(places[warp, 0]),
             )
         T.call_extern("handle", "__syncwarp")
@@ -83,7 +78,7 @@ def score_steps(shape: Selection) -> tuple[Callable[..., None], Callable[..., No
         mine[1] = count[0]
         mine[2] = 0 if shape.is_kept else parts
         if size[0] <= PACKED:
-            mine[0] = KEYS
+            mine[0] = shape.keys
             mine[1] = T.cast(size[0], "int32")
             mine[2] = 0
 
@@ -160,7 +155,7 @@ def key_steps(shape: Selection) -> tuple[Callable[..., None], ...]:
                     place[i] = before[i] + T.call_extern("uint32", "di_before", votes[i])
                     before[i] += T.call_extern("uint32", "__popc", votes[i])
                 if key[0] > range_[1] or (key[0] >= range_[0] and place[1] < wanted[0]):
-                    number[0] = part * KEYS + step * 32 + lane
+                    number[0] = part * shape.keys + step * 32 + lane
                     if mine[0] > 0:
                         number[0] = places[warp, step * 32 + lane]
                     chosen[run[0], place[0] + T.min(place[1], wanted[0])] = T.cast(

@@ -121,11 +121,12 @@ __device__ __forceinline__ void di_finish_loads(int count, unsigned* values) {
   __syncwarp();
 }
 
-// Largest of every four values of the lane, of eight looks at 128 each; minus infinity where there
-// are none.
+// Largest of every four values of the lane, of looks at 128 each; minus infinity where there are
+// none.
+template <int kLooks>
 __device__ __forceinline__ void di_best_of_fours(const unsigned* values, int count, float* best) {
 #pragma unroll
-  for (int look = 0; look < 8; ++look) {
+  for (int look = 0; look < kLooks; ++look) {
     best[look] = __uint_as_float(0xFF800000u);
     if (128 * look < count) {
       const float4 four = reinterpret_cast<const float4*>(values)[32 * look + threadIdx.x % 32];
@@ -146,6 +147,7 @@ __device__ __forceinline__ void di_count(unsigned* counts, unsigned bin, bool is
 
 // Appends a warp's values from `low` up, of `count` whose fours have the given bests, and their
 // places to `size` that there are; beyond 128 they are only counted. None is below a NaN.
+template <int kLooks>
 __device__ __forceinline__ unsigned di_pack(const unsigned* values, int count, const float* best,
                                             float low, int place, unsigned size,
                                             unsigned* packed, int* packed_places) {
@@ -153,7 +155,7 @@ __device__ __forceinline__ unsigned di_pack(const unsigned* values, int count, c
   const unsigned below = (1u << lane) - 1u;
   unsigned looks = 0;
 #pragma unroll
-  for (int look = 0; look < 8; ++look) looks |= !(best[look] < low) << look;
+  for (int look = 0; look < kLooks; ++look) looks |= !(best[look] < low) << look;
 #pragma unroll 1
   for (looks = __reduce_or_sync(0xFFFFFFFFu, looks); looks != 0; looks &= looks - 1) {
     const int at = 128 * (__ffs(looks) - 1) + 4 * lane;

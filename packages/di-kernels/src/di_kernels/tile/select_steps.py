@@ -10,14 +10,15 @@ import tilelang.language as T
 
 THREADS = 512
 WARPS = THREADS // 32
-KEYS = 1024
-"""Candidates of a warp in shared memory."""
+LOOK = 128
+"""Candidates that a warp looks at together in step 1, four a lane."""
 
 PACKED = 128
 """Keys of a warp that may be packed behind them."""
 
 BINS = 2048
 BINS_PER_THREAD = BINS // THREADS
+BINS_PER_WARP = BINS // WARPS
 ROUNDS = 4
 """Counts of bins after that of the first step."""
 
@@ -28,12 +29,13 @@ class Selection:
 
     Args:
         score_bits: 32 for float32 scores, 16 for bfloat16.
-        blocks: Thread blocks per row: 1, or a cluster of 8.
+        blocks: Thread blocks per row: 1, or a cluster of up to 8.
         block_size: Entries a candidate stands for: 1, or 8 with the newest block forced in.
         is_kept: Whether a row's candidates fit the shared memory of its blocks; else scores are
             read again where a warp has not packed its keys.
         counts_fours: Whether step 1 counts the best of every four candidates, not of all that a
             thread looks at.
+        keys: Candidates of a warp in shared memory, a multiple of `LOOK`.
     """
 
     score_bits: int
@@ -41,6 +43,7 @@ class Selection:
     block_size: int
     is_kept: bool
     counts_fours: bool
+    keys: int
 
     @property
     def levels(self) -> int:
@@ -48,9 +51,30 @@ class Selection:
         return 1 + ROUNDS if self.blocks > 1 else 1
 
     @property
+    def looks(self) -> int:
+        """Looks of a warp at its candidates in shared memory."""
+        return self.keys // LOOK
+
+    @property
     def owned(self) -> int:
-        """Bins whose counts a block adds up."""
-        return BINS // self.blocks
+        """Most bins whose counts a block adds up: those of whole warps."""
+        return -(-WARPS // self.blocks) * BINS_PER_WARP
+
+    def owner(self, bin_: int) -> int:
+        """The block that adds up a bin."""
+        if WARPS % self.blocks == 0:
+            return bin_ // self.owned
+        return bin_ // BINS_PER_WARP * self.blocks // WARPS
+
+    def place(self, bin_: int) -> int:
+        """Where its owner keeps a bin."""
+        if WARPS % self.blocks == 0:
+            return bin_ % self.owned
+        return bin_ - self.first_owned(self.owner(bin_)) * BINS_PER_WARP
+
+    def first_owned(self, block: int) -> int:
+        """The first warp whose bins a block adds up."""
+        return (block * WARPS + self.blocks - 1) // self.blocks
 
 
 def loading(shape: Selection) -> tuple[Callable[..., None], Callable[..., None]]:
@@ -61,11 +85,11 @@ def loading(shape: Selection) -> tuple[Callable[..., None], Callable[..., None]]
     def start_loads(scores, values, run, part, count):
         """Starts loading scores, as many as there is room for; their number."""
         warp = T.get_thread_binding() // 32
-        start = run[1] + part * KEYS
+        start = run[1] + part * shape.keys
         if not shape.is_kept:
             # Other lanes may still read the part before.
             T.call_extern("handle", "__syncwarp")
-        count[0] = T.max(0, T.min(KEYS, T.min(run[2], run[3]) - start))
+        count[0] = T.max(0, T.min(shape.keys, T.min(run[2], run[3]) - start))
         T.call_extern(
             "handle",
             load,
@@ -85,7 +109,7 @@ def loading(shape: Selection) -> tuple[Callable[..., None], Callable[..., None]]
 
 def counting(shape: Selection) -> tuple[Callable[..., None], Callable[..., None]]:
     """Macros that add up the counts of a row's blocks and find the bin of a rank."""
-    is_cluster, owned = shape.blocks > 1, shape.owned
+    is_cluster = shape.blocks > 1
 
     @T.macro
     def add_up(counts, totals, mailboxes, level):
@@ -99,7 +123,7 @@ def counting(shape: Selection) -> tuple[Callable[..., None], Callable[..., None]
         for i in T.vectorized(BINS_PER_THREAD):
             counts[tx * BINS_PER_THREAD + i] = T.uint32(0)
         if is_cluster:
-            owner = tx * BINS_PER_THREAD // owned
+            owner = shape.owner(tx * BINS_PER_THREAD)
             words[0] = T.uint32(0)
             for i in T.unroll(BINS_PER_THREAD):
                 if own[i] != 0:
@@ -107,7 +131,7 @@ def counting(shape: Selection) -> tuple[Callable[..., None], Callable[..., None]
                     T.call_extern(
                         "handle",
                         "di_mail_addition",
-                        T.address_of(totals[level, tx * BINS_PER_THREAD % owned + i]),
+                        T.address_of(totals[level, shape.place(tx * BINS_PER_THREAD) + i]),
                         T.address_of(mailboxes[level]),
                         owner,
                         own[i],
@@ -136,8 +160,8 @@ def counting(shape: Selection) -> tuple[Callable[..., None], Callable[..., None]
             T.call_extern(
                 "handle",
                 "di_peer_load4",
-                T.address_of(totals[level, lowest % owned]),
-                lowest // owned,
+                T.address_of(totals[level, shape.place(lowest)]),
+                shape.owner(lowest),
                 T.access_ptr(own, "w"),
             )
         else:

@@ -3,9 +3,9 @@
 # (TileLang parses the kernels below as its own language.)
 """The k best candidates of each row, exactly, in ascending order: radix selection on ordered keys.
 
-A row is one thread block's, or a cluster's of eight. A warp owns a run of candidates, whose scores
-lie in shared memory where they fit, so they are read once. Steps are loops over shared memory that
-stop at what is there; unrolled over registers they were four times the code.
+A row is one thread block's, or a cluster's of up to eight. A warp owns a run of candidates, whose
+scores lie in shared memory where they fit, so they are read once. Steps are loops over shared
+memory that stop at what is there; unrolled over registers they were four times the code.
 
 1. Every thread counts the best of some of its scores by the upper eleven bits of its key. The bin
    of the k-th best of these is a bound: at least k keys lie in it or above, and usually few more.
@@ -33,12 +33,12 @@ from collections.abc import Callable
 import tilelang.language as T
 
 from di_kernels.tile.mailbox_source import MAILBOXES
-from di_kernels.tile.select_keys import LOOK, LOOKS, key_steps, score_steps
+from di_kernels.tile.select_keys import key_steps, score_steps
 from di_kernels.tile.select_source import SELECT
 from di_kernels.tile.select_steps import (
     BINS,
     BINS_PER_THREAD,
-    KEYS,
+    LOOK,
     PACKED,
     ROUNDS,
     THREADS,
@@ -83,9 +83,10 @@ def select_best(shape: Selection) -> object:
             num_rows * blocks, threads=THREADS, cluster_dims=blocks if is_cluster else None
         ) as bx:
             T.import_source(SELECT + MAILBOXES if is_cluster else SELECT)
-            T.annotate_min_blocks_per_sm(2)
+            # More keys of a warp leave room for one block.
+            T.annotate_min_blocks_per_sm(2 if shape.keys == 1024 else 1)
             # Scores, then those that were packed.
-            values = T.alloc_shared((WARPS, KEYS + PACKED), "uint32")
+            values = T.alloc_shared((WARPS, shape.keys + PACKED), "uint32")
             places = T.alloc_shared((WARPS, PACKED), "int32", scope="shared")
             counts = T.alloc_shared((BINS,), "uint32", scope="shared")
             totals = T.alloc_shared((shape.levels, shape.owned), "uint32", scope="shared")
@@ -95,7 +96,7 @@ def select_best(shape: Selection) -> object:
             block_numbers = T.alloc_shared((blocks,), "uint32", scope="shared")
             # For the counts of every level, and for the numbers of the blocks at the end.
             mailboxes = T.alloc_shared((_LAST_MAILBOX + 1,), "uint64", scope="shared")
-            best = T.alloc_local((LOOKS,), "float32")
+            best = T.alloc_local((shape.looks,), "float32")
             count = T.alloc_local((1,), "int32")
             mine = T.alloc_local((3,), "int32")
             range_ = T.alloc_local((2,), "uint32")
@@ -120,10 +121,10 @@ def select_best(shape: Selection) -> object:
                 length = T.ceildiv(num_candidates, WARPS * blocks * LOOK) * LOOK
                 first = (rank * WARPS + tx // 32) * length
                 run = (row, first, first + length, num_candidates)
-                parts = 1 if is_kept else T.ceildiv(length, KEYS)
+                parts = 1 if is_kept else T.ceildiv(length, shape.keys)
                 if is_kept:
                     start_loads(scores, values, run, 0, count)
-                prepare(counts, totals, found, mailboxes)
+                prepare(counts, totals, found, mailboxes, rank)
                 if is_kept:
                     finish_loads(values, count)
 
@@ -178,7 +179,7 @@ def meeting(shape: Selection) -> tuple[Callable[..., None], Callable[..., None]]
     blocks, owned, is_cluster = shape.blocks, shape.owned, shape.blocks > 1
 
     @T.macro
-    def prepare(counts, totals, found, mailboxes):
+    def prepare(counts, totals, found, mailboxes, rank):
         tx = T.get_thread_binding()
         for i in T.unroll(BINS_PER_THREAD):
             counts[i * THREADS + tx] = T.uint32(0)
@@ -189,12 +190,15 @@ def meeting(shape: Selection) -> tuple[Callable[..., None], Callable[..., None]]
             found[0, tx] = T.uint32(0)
         if is_cluster:
             if tx <= _LAST_MAILBOX:
-                # Of every block the two warps with its bins, at the end the block.
+                # Of every block the warps with its bins, at the end the block.
+                warps = WARPS // blocks
+                if WARPS % blocks:
+                    warps = shape.first_owned(rank + 1) - shape.first_owned(rank)
                 T.call_extern(
                     "handle",
                     "di_prepare_mailbox",
                     T.address_of(mailboxes[tx]),
-                    T.if_then_else(tx < _LAST_MAILBOX, WARPS, blocks),
+                    T.if_then_else(tx < _LAST_MAILBOX, warps * blocks, blocks),
                 )
             T.call_extern("handle", "di_meet_cluster")
         else:

@@ -17,6 +17,7 @@ _SIZES = (
 )  # fmt: skip
 _BLOCK_SIZES = ((17, 2), (520, 64), (16_385, 2048), (131_071, 2048), (131_072, 2048))
 _LONGEST = 1 << 20
+_MOST_OF_A_BLOCK = 16_384
 
 
 def cases(source: Source) -> Iterator[Case]:
@@ -29,7 +30,9 @@ def cases(source: Source) -> Iterator[Case]:
     for dtype in _DTYPES:
         for kind, scores in kinds.items():
             for entries, k in _SIZES:
-                for rows in (0, 1, 19) if kind == "normal" else (5,):
+                # Sixteen rows are those of clusters of six.
+                long = (16,) if entries > _MOST_OF_A_BLOCK else ()
+                for rows in ((0, 1, 19) if kind == "normal" else (5,)) + long:
                     yield _topk(source, scores(rows, entries).to(dtype), k, kind)
             for entries, count in _BLOCK_SIZES:
                 for rows in (0, 1, 19) if kind == "normal" else (5,):

@@ -10,14 +10,19 @@ from di_kernels.tile.kernel import Kernel
 
 BLOCK_ENTRIES = 16_384
 CLUSTER_ENTRIES = 131_072
-"""Candidates that one thread block and a cluster of eight keep in shared memory."""
+"""Candidates that one thread block and a cluster keep in shared memory."""
 
 _SCORE_BITS = {torch.float32: 32, torch.bfloat16: 16}
 _OPS = {1: "select_topk", 8: "select_candidate_blocks"}
-# Thread blocks per row, whether the scores stay in shared memory, and whether the first count takes
-# the best of every four: of a few times k groups, few keys lie above the k-th best.
-_VARIANTS = {"block": (1, True, True), "cluster": (8, True, False), "long": (8, False, False)}
+# Thread blocks per row, whether the scores stay in shared memory, whether the first count takes the
+# best of every four (of a few times k groups, few keys lie above the k-th best), and the candidates
+# of a warp in shared memory.
+_VARIANTS = {
+    "block": (1, True, True, 1024), "cluster": (8, True, False, 1024),
+    "six": (6, True, False, 1408), "long": (8, False, False, 1024),
+}  # fmt: skip
 _CLUSTER = {"sm_80": "a row's thread blocks add their counts up in a cluster's shared memory"}
+_SIX = {"sm_120a": "a sixth of a row does not fit its shared memory"}
 
 
 def selection_name(dtype: torch.dtype, block_size: int, variant: str) -> str:
@@ -26,7 +31,7 @@ def selection_name(dtype: torch.dtype, block_size: int, variant: str) -> str:
 
 
 def _selection(
-    architecture: str, *, score_bits: int, block_size: int, variant: tuple[int, bool, bool]
+    architecture: str, *, score_bits: int, block_size: int, variant: tuple[int, bool, bool, int]
 ) -> object:
     from di_kernels.tile.select_steps import Selection
     from di_kernels.tile.selection import select_best
@@ -35,7 +40,7 @@ def _selection(
 
 
 def kernels() -> list[Kernel]:
-    """Both ops, both dtypes of scores, by one block, a cluster, and a cluster that reads again."""
+    """Both ops, both dtypes of scores, by one block, clusters, and a cluster that reads again."""
     return [
         Kernel(
             selection_name(dtype, block_size, name),
@@ -43,9 +48,10 @@ def kernels() -> list[Kernel]:
             functools.partial(
                 _selection, score_bits=score_bits, block_size=block_size, variant=variant
             ),
-            undeclared=_CLUSTER if variant[0] > 1 else {},
+            undeclared=(_CLUSTER if variant[0] > 1 else {}) | (_SIX if name == "six" else {}),
         )
         for block_size, op in _OPS.items()
         for dtype, score_bits in _SCORE_BITS.items()
         for name, variant in _VARIANTS.items()
+        if name != "six" or block_size == 1
     ]
