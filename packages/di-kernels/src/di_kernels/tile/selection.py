@@ -54,8 +54,13 @@ _LARGEST_K = 2048
 _LAST_MAILBOX = 1 + ROUNDS
 
 
-def select_best(shape: Selection) -> object:
-    """The selection of one shape; rows that see at most k candidates get them all."""
+def select_best(shape: Selection, *, blocks_per_sm: int) -> object:
+    """The selection of one shape; rows that see at most k candidates get them all.
+
+    Args:
+        shape: Of rows and their scores.
+        blocks_per_sm: Thread blocks that shall fit a multiprocessor by their registers.
+    """
     num_rows, num_entries, row_stride = T.dynamic("num_rows, num_entries, row_stride")
     num_words, k = T.dynamic("num_words, k")
     blocks, block_size = shape.blocks, shape.block_size
@@ -83,8 +88,7 @@ def select_best(shape: Selection) -> object:
             num_rows * blocks, threads=THREADS, cluster_dims=blocks if is_cluster else None
         ) as bx:
             T.import_source(SELECT + MAILBOXES if is_cluster else SELECT)
-            # More keys of a warp leave room for one block.
-            T.annotate_min_blocks_per_sm(2 if shape.keys == 1024 else 1)
+            T.annotate_min_blocks_per_sm(blocks_per_sm)
             # Scores, then those that were packed.
             values = T.alloc_shared((WARPS, shape.keys + PACKED), "uint32")
             places = T.alloc_shared((WARPS, PACKED), "int32", scope="shared")

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import functools
+from typing import TYPE_CHECKING
 
 import torch
 
 from di_kernels.tile.kernel import Kernel
+
+if TYPE_CHECKING:
+    from di_kernels.tile.select_steps import Selection
 
 BLOCK_ENTRIES = 16_384
 CLUSTER_ENTRIES = 131_072
@@ -36,7 +40,16 @@ def _selection(
     from di_kernels.tile.select_steps import Selection
     from di_kernels.tile.selection import select_best
 
-    return select_best(Selection(score_bits, variant[0], block_size, *variant[1:]))
+    shape = Selection(score_bits, variant[0], block_size, *variant[1:])
+    return select_best(shape, blocks_per_sm=_blocks_per_sm(architecture, shape))
+
+
+def _blocks_per_sm(architecture: str, shape: Selection) -> int:
+    """Thread blocks that a multiprocessor takes; two leave a thread 64 registers."""
+    # More keys of a warp leave shared memory for one; what reads its scores again needs more
+    # registers, but for the code of sm_90a.
+    fits_two = shape.keys == 1024 and (shape.is_kept or architecture == "sm_90a")
+    return 2 if fits_two else 1
 
 
 def kernels() -> list[Kernel]:
