@@ -38,8 +38,7 @@ import torch
 from di_kernels import mxfp4_to_e4m3_fragment_order, mxfp4_to_fragment_order
 from di_kernels.bench import environment
 from di_kernels.tile import experts, experts_e4m3
-from di_kernels.tile.catalogue.products import ROUTED_TILES
-from di_kernels.tile.plan import TileList, make_plan
+from di_kernels.tile.plan import TileList, make_plan, new_handover, tiles_for
 from expert_problem import LIMIT, SHAPES, Problem, Result, timed
 from humming_experts import Humming, candidates
 from triton_experts import NUM_WARPS, TritonExperts, is_available
@@ -55,7 +54,8 @@ def tile_lists(problem: Problem, rows: int, *, fp8_input: bool) -> tuple[TileLis
     """The plan of the op; for equal rows the tiles that fit them, without empty ones."""
     if not rows:
         return make_plan(problem.indices, problem.num_experts, fp8_input=fp8_input).lists
-    size = next((size for size in ROUTED_TILES if rows <= size), max(ROUTED_TILES))
+    sizes = tiles_for(fp8_input=fp8_input)
+    size = next((size for size in sizes if rows <= size), max(sizes))
     tiles = [
         [expert, expert * rows + first, (expert + 1) * rows]
         for expert in range(problem.num_experts)
@@ -67,15 +67,17 @@ def tile_lists(problem: Problem, rows: int, *, fp8_input: bool) -> tuple[TileLis
 def run_ours(problem: Problem, activation: str, weight: Any, rows: int) -> Result:
     """Ours, tiles from the plan of the op."""
     lists = tile_lists(problem, rows, fp8_input=activation == "fp8")
+    sizes = tuple(tile_list.rows for tile_list in lists)
+    handover = new_handover(sizes, fp8_input=activation == "fp8", device=problem.x.device).cleared()
     swiglu = problem.matrix == "w13"
     row_weights = problem.row_weights if swiglu else None
 
     def call() -> torch.Tensor:
         if activation == "fp8":
             return experts_e4m3.routed_product(
-                problem.codes, problem.scales, weight, lists, row_weights, LIMIT
+                problem.codes, problem.scales, weight, lists, handover, row_weights, LIMIT
             )
-        return experts.routed_product(problem.x, weight, lists, row_weights, LIMIT)
+        return experts.routed_product(problem.x, weight, lists, handover, row_weights, LIMIT)
 
     error = problem.error(call(), activation, swiglu=swiglu)
     return Result(

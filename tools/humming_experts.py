@@ -111,13 +111,18 @@ def indexed_routing(counts: list[int], block: int, padding: int) -> dict[str, An
 
 
 def candidates(layer: Humming, rows: int, pairs: int) -> Iterator[tuple[str, dict[str, Any], str]]:
-    """Product, schedule and label; for random routing schedules of 1 to 2 times the average."""
+    """Product, schedule and label.
+
+    For random routing and numbers of rows that were not searched, schedules of 1 to 2 times the
+    average.
+    """
     problem = layer.problem
     for gemm in ("indexed", "grouped_contiguous"):
         yield gemm, layer.own_choice(gemm, pairs), f"own choice, {gemm}"
-    average = pairs / problem.num_experts
-    for entry in json.loads(SCHEDULES.read_text()):
-        fits = entry["rows"] == rows if rows else average <= entry["rows"] <= 2 * average
+    average, entries = pairs / problem.num_experts, json.loads(SCHEDULES.read_text())
+    was_searched = rows in {entry["rows"] for entry in entries}
+    for entry in entries:
+        fits = entry["rows"] == rows if was_searched else average <= entry["rows"] <= 2 * average
         key = (entry["activation"], entry["matrix"], entry["experts"])
         if fits and key == (layer.activation, problem.matrix, problem.num_experts):
             label = f"tuned for {entry['rows']} rows, {entry['gemm']}"

@@ -181,9 +181,12 @@ def test_the_tiles_hold_the_average_of_an_expert_and_the_lists_every_routing():
     assert plan.tile_sizes(48 * 4, 48) == (8,)
     assert plan.tile_sizes(48 * 2, 48, fp8_input=True) == (8,)
     assert plan.tile_sizes(48 * 8, 48, fp8_input=True) == (16,)
-    assert plan.tile_sizes(48 * 9, 48, fp8_input=True) == (32, 16)
+    assert plan.tile_sizes(48 * 14, 48, fp8_input=True) == (24,)
+    assert plan.tile_sizes(48 * 16, 48, fp8_input=True) == (24, 16)
+    assert plan.tile_sizes(48 * 17, 48, fp8_input=True) == (32, 24)
+    assert plan.tile_sizes(48 * 5000, 48, fp8_input=True) == (256, 128)
     assert plan.tile_sizes(48 * 8, 48) == (16, 8)
-    assert plan.tile_sizes(48 * 9, 48) == (32, 16)
+    assert plan.tile_sizes(48 * 9, 48) == (24, 16)
     assert plan.tile_sizes(48 * 5000, 48) == (256, 128)
     generator = torch.Generator().manual_seed(0)
     for pairs, count in ((1, 8), (40, 8), (1000, 48), (5000, 48)):
@@ -191,11 +194,22 @@ def test_the_tiles_hold_the_average_of_an_expert_and_the_lists_every_routing():
             torch.randint(0, count, (pairs,), generator=generator).bincount() for _ in range(20)
         ]
         routings += [torch.tensor([pairs]), torch.full((count,), -(-pairs // count))]
-        for sizes in ((8,), (16,), (16, 8), (32, 16), (64, 32), (256, 128)):
+        for sizes in ((8,), (24,), (16, 8), (32, 16), (32, 24), (64, 48), (96, 64), (256, 128)):
             bounds = plan.num_tiles(pairs, count, sizes)
             for routing in routings[: 21 if pairs % count else 22]:
                 needed = cut(routing, sizes)
                 assert all(have <= bound for have, bound in zip(needed, bounds, strict=True))
+
+
+@pytest.mark.parametrize("fp8_input", [False, True])
+def test_the_memory_that_is_handed_over_holds_the_sums_of_every_block(fp8_input):
+    for rows, tiles in plan.tiles_for(fp8_input=fp8_input).items():
+        room = plan.new_handover((rows,), fp8_input=fp8_input, device=torch.device("cpu")).cleared()
+        assert not room.ready.any()
+        for tile in tiles:
+            assert tile.tokens == rows
+            assert room.partial.numel() >= tile.grid * tile.weight_rows * rows
+            assert room.ready.numel() >= tile.grid * tile.threads // 32
 
 
 @pytest.mark.parametrize("steps", [1, 2, 5, 9, 20, 32])

@@ -14,8 +14,8 @@ from di_kernels.formats import fp8_encode
 from di_kernels.fragments_e4m3 import MXFP4E4M3FragmentWeight
 from di_kernels.kernel_bench.timing import Workload, on_tilelang
 from di_kernels.tile import experts_e4m3 as routed
-from di_kernels.tile.catalogue.products import ROUTED_TILES
-from di_kernels.tile.plan import TileList
+from di_kernels.tile.catalogue.experts_e4m3 import E4M3_TILES
+from di_kernels.tile.plan import TileList, new_handover
 
 _EXPERTS = 48
 
@@ -57,19 +57,24 @@ def _equal_rows(
     pairs, device = experts * rows, source.device
     x = source.normal(pairs, hidden)
     row_weights = source.wide(pairs).abs()
-    tile = next((size for size in ROUTED_TILES if rows <= size), max(ROUTED_TILES))
+    tile = next((size for size in E4M3_TILES if rows <= size), max(E4M3_TILES))
     starts = [
         [e, e * rows + i, (e + 1) * rows] for e in range(experts) for i in range(0, rows, tile)
     ]
     tiles = torch.tensor(starts, dtype=torch.int32, device=device)
     lists = (TileList(tile, tiles),)
+    handover = new_handover((tile,), fp8_input=True, device=device).cleared()
     codes, scales = routed.fp8_quantize(x)
-    activated = routed.routed_product(codes, scales, w13, lists, row_weights, widths.LIMIT)
+    activated = routed.routed_product(
+        codes, scales, w13, lists, handover, row_weights, widths.LIMIT
+    )
     inner = routed.fp8_quantize(activated)
 
     def products() -> torch.Tensor:
-        activated = routed.routed_product(codes, scales, w13, lists, row_weights, widths.LIMIT)
-        return routed.routed_product(*routed.fp8_quantize(activated), w2, lists)
+        activated = routed.routed_product(
+            codes, scales, w13, lists, handover, row_weights, widths.LIMIT
+        )
+        return routed.routed_product(*routed.fp8_quantize(activated), w2, lists, handover)
 
     flops = 2 * pairs * hidden * size
     both = w13.nbytes + w2.nbytes + pairs * (3 * hidden + 4 * size)
@@ -78,13 +83,15 @@ def _equal_rows(
         ("products and quantiser", products, both, 3),
         (
             "w13 with SwiGLU",
-            lambda: routed.routed_product(codes, scales, w13, lists, row_weights, widths.LIMIT),
+            lambda: routed.routed_product(
+                codes, scales, w13, lists, handover, row_weights, widths.LIMIT
+            ),
             w13.nbytes + pairs * (hidden + 2 * size),
             2,
         ),
         (
             "w2",
-            lambda: routed.routed_product(*inner, w2, lists),
+            lambda: routed.routed_product(*inner, w2, lists, handover),
             w2.nbytes + pairs * (size + 2 * hidden),
             1,
         ),

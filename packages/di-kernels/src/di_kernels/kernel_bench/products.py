@@ -16,7 +16,7 @@ from di_kernels.kernel_bench.torch_ways import compiled_way
 from di_kernels.registry import get_op
 from di_kernels.tile import experts as routed
 from di_kernels.tile.catalogue.products import ROUTED_TILES
-from di_kernels.tile.plan import TileList
+from di_kernels.tile.plan import TileList, new_handover
 
 _EXPERTS = 48
 _COMPILED_ROWS = 64
@@ -65,10 +65,11 @@ def _equal_rows(
         [e, e * rows + i, (e + 1) * rows] for e in range(experts) for i in range(0, rows, tile)
     ]
     lists = (TileList(tile, torch.tensor(starts, dtype=torch.int32, device=device)),)
+    handover = new_handover((tile,), fp8_input=False, device=device).cleared()
 
     def products() -> torch.Tensor:
-        inner = routed.routed_product(x, w13, lists, row_weights, widths.LIMIT)
-        return routed.routed_product(inner, w2, lists)
+        inner = routed.routed_product(x, w13, lists, handover, row_weights, widths.LIMIT)
+        return routed.routed_product(inner, w2, lists, handover)
 
     ways = {"tilelang": products, **_on_dense(x, row_weights, dense)}
     moved = w13.nbytes + w2.nbytes + pairs * (2 * hidden + 2 * size) * 2

@@ -18,7 +18,7 @@ from di_kernels.ops.quantize import mxfp8_fake_quantize
 from di_kernels.tile import experts_e4m3
 from di_kernels.tile.catalogue import kernel_for
 from di_kernels.tile.catalogue.products import routed_name
-from di_kernels.tile.plan import Plan, TileList, in_eights, make_plan
+from di_kernels.tile.plan import Handover, Plan, TileList, in_eights, make_plan
 
 
 def moe_experts(
@@ -70,16 +70,17 @@ def _bfloat16_outputs(
         in_eights(source.contiguous()), weights.flatten(), plan.order, weights.shape[1],
         in_eights(sorted_x), sorted_weights,
     )  # fmt: skip
-    activated = routed_product(sorted_x, w13, plan.lists, sorted_weights, limit)
+    activated = routed_product(sorted_x, w13, plan.lists, plan.handover, sorted_weights, limit)
     if quantize_input:
         activated = mxfp8_fake_quantize(activated)
-    return routed_product(activated, w2, plan.lists)
+    return routed_product(activated, w2, plan.lists, plan.handover)
 
 
 def routed_product(
     x: torch.Tensor,
     weight: MXFP4FragmentWeight,
     lists: tuple[TileList, ...],
+    handover: Handover,
     row_weights: torch.Tensor | None = None,
     limit: float = 0.0,
 ) -> torch.Tensor:
@@ -92,6 +93,6 @@ def routed_product(
     for tile_list in lists:
         kernel_for(routed_name(tile_list.rows, swiglu=swiglu), x.device)(
             weight.codes.view(torch.uint32), weight.scales.view(torch.uint32), x, tile_list.tiles,
-            row_weights, limit, y,
+            row_weights, limit, y, handover.partial, handover.ready,
         )  # fmt: skip
     return y.view(x.shape[0], -1)

@@ -7,7 +7,7 @@ import torch
 from di_kernels.fragments_e4m3 import MXFP4E4M3FragmentWeight
 from di_kernels.tile.catalogue import kernel_for
 from di_kernels.tile.catalogue.experts_e4m3 import e4m3_name
-from di_kernels.tile.plan import Plan, TileList, in_eights
+from di_kernels.tile.plan import Handover, Plan, TileList, in_eights
 
 MAX_SIZE = 8192
 """Columns of a row that the quantising thread block keeps in registers."""
@@ -37,8 +37,8 @@ def expert_outputs(
     kernel_for("quantize_permute", x.device)(
         in_eights(x.contiguous()), weights, plan.position, _words(codes), scales, sorted_weights
     )
-    activated = routed_product(codes, scales, w13, plan.lists, sorted_weights, limit)
-    return routed_product(*fp8_quantize(activated), w2, plan.lists)
+    activated = routed_product(codes, scales, w13, plan.lists, plan.handover, sorted_weights, limit)
+    return routed_product(*fp8_quantize(activated), w2, plan.lists, plan.handover)
 
 
 def fp8_quantize(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -56,6 +56,7 @@ def routed_product(
     scales: torch.Tensor,
     weight: MXFP4E4M3FragmentWeight,
     lists: tuple[TileList, ...],
+    handover: Handover,
     row_weights: torch.Tensor | None = None,
     limit: float = 0.0,
 ) -> torch.Tensor:
@@ -67,7 +68,7 @@ def routed_product(
         kernel_for(e4m3_name(tile_list.rows, swiglu=swiglu), codes.device)(
             weight.codes.view(torch.uint32), weight.scales.view(torch.uint32), weight.row_factors,
             codes, scales, tile_list.tiles, scales if row_weights is None else row_weights, limit,
-            y,
+            y, handover.partial, handover.ready,
         )  # fmt: skip
     return y.view(pairs, -1)
 

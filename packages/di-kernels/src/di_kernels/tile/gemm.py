@@ -30,7 +30,10 @@ MAX_PARTS = 8
 
 
 def unpack_macro(tile: GemmTile):
-    """Conversion of a block of every warp group, whose codes start at place `first`."""
+    """Conversion of a block of every warp group, whose codes start at place `first`.
+
+    Without a fragment they stay in `values`, in the same order.
+    """
     words_per_thread = CODE_WORDS[tile.weight] // 128
     rows = BLOCK * tile.warp_groups
 
@@ -58,13 +61,14 @@ def unpack_macro(tile: GemmTile):
                 scales_s[first + tx // 128, block, (tx % 128) // 32],
                 T.access_ptr(values, "w"),
             )
-        for i, j in T.Parallel(rows, BLOCK):
-            fragment[i, j] = T.call_extern(
-                "bfloat16",
-                "di_at",
-                T.access_ptr(values, "r"),
-                (j // 8) * 4 + (i % 16) // 8 * 2 + j % 2,
-            )
+        if fragment is not None:
+            for i, j in T.Parallel(rows, BLOCK):
+                fragment[i, j] = T.call_extern(
+                    "bfloat16",
+                    "di_at",
+                    T.access_ptr(values, "r"),
+                    (j // 8) * 4 + (i % 16) // 8 * 2 + j % 2,
+                )
 
     return unpack
 
@@ -172,10 +176,12 @@ def routed_gemm(tile: GemmTile, *, swiglu: bool) -> object:
 
     Serves all architectures but Hopper, whose kernel is `di_kernels.tile.routed`. With `swiglu` the
     gate and up rows are interleaved by 8 (`fragments.interleave_gate_up`), so a thread holds both
-    of a pair; y is the activated product, half as wide, times the row's weight.
+    of a pair; y is the activated product, half as wide, times the row's weight. `partial` and
+    `ready` are of use to Hopper's kernel alone.
     """
     num_experts, row_blocks, blocks = T.dynamic("num_experts, row_blocks, blocks")
     num_pairs, size, num_tiles = T.dynamic("num_pairs, size, num_tiles")
+    num_sums, num_flags = T.dynamic("num_sums, num_flags")
     code_words, scale_words = CODE_WORDS[tile.weight], SCALE_WORDS[tile.weight]
     tokens, depth, rows = tile.tokens, tile.stage_blocks, BLOCK * tile.warp_groups
     groups = tile.warp_groups
@@ -193,6 +199,8 @@ def routed_gemm(tile: GemmTile, *, swiglu: bool) -> object:
         row_weights: T.Tensor((num_pairs,), "float32"),
         limit: T.float32,
         y: T.Tensor((num_pairs, row_blocks, width), "bfloat16"),
+        partial: T.Tensor((num_sums,), "float32"),
+        ready: T.Tensor((num_flags,), "int32"),
     ):
         with T.Kernel(row_blocks // groups, num_tiles, threads=tile.threads) as (bx, by):
             T.import_source(COMMON + WEIGHTS + SWIGLU)

@@ -16,6 +16,7 @@ on e4m3 tensor cores and is exact up to their accumulation. Design otherwise as 
 | x_scales, row_weights | (pairs,) | float32 |
 | tiles | (tiles, 3): expert, first row, row past the last; 0 0 0 for no tile | int32 |
 | y | (pairs, rows / 64, 64), half as wide with SwiGLU | bfloat16 |
+| partial, ready | Hopper's kernel alone uses them, see `di_kernels.tile.shares` | float32, int32 |
 
 Builds for sm_100a and sm_120a (mma.sync); sm_80 has no e4m3 products.
 """
@@ -34,7 +35,10 @@ PAIR = 2 * BLOCK
 
 
 def unpack_macro(tile: GemmTile):
-    """Conversion of two blocks of every warp group, whose codes start at place `first`."""
+    """Conversion of two blocks of every warp group, whose codes start at place `first`.
+
+    Without a fragment they stay in `values`, in the same order.
+    """
     rows = BLOCK * tile.warp_groups
 
     @T.macro
@@ -51,13 +55,14 @@ def unpack_macro(tile: GemmTile):
                 half,
                 T.access_ptr(values, "w"),
             )
-        for i, j in T.Parallel(rows, PAIR):
-            fragment[i, j] = T.call_extern(
-                "float8_e4m3fn",
-                "di_at",
-                T.access_ptr(values, "r"),
-                (j // 16) * 8 + (i % 16) // 8 * 4 + j % 4,
-            )
+        if fragment is not None:
+            for i, j in T.Parallel(rows, PAIR):
+                fragment[i, j] = T.call_extern(
+                    "float8_e4m3fn",
+                    "di_at",
+                    T.access_ptr(values, "r"),
+                    (j // 16) * 8 + (i % 16) // 8 * 4 + j % 4,
+                )
 
     return unpack
 
@@ -131,6 +136,7 @@ def routed_gemm_e4m3(tile: GemmTile, *, swiglu: bool) -> object:
     """
     num_experts, row_blocks, blocks = T.dynamic("num_experts, row_blocks, blocks")
     num_pairs, size, num_tiles = T.dynamic("num_pairs, size, num_tiles")
+    num_sums, num_flags = T.dynamic("num_sums, num_flags")
     tokens, depth = tile.tokens, tile.stage_blocks
     groups = tile.warp_groups
     out_rows = tile.weight_rows // 2 if swiglu else tile.weight_rows
@@ -149,6 +155,8 @@ def routed_gemm_e4m3(tile: GemmTile, *, swiglu: bool) -> object:
         row_weights: T.Tensor((num_pairs,), "float32"),
         limit: T.float32,
         y: T.Tensor((num_pairs, row_blocks, width), "bfloat16"),
+        partial: T.Tensor((num_sums,), "float32"),
+        ready: T.Tensor((num_flags,), "int32"),
     ):
         with T.Kernel(row_blocks // groups, num_tiles, threads=tile.threads) as (bx, by):
             T.import_source(COMMON + E4M3_WEIGHTS + SWIGLU)

@@ -56,7 +56,8 @@ class RolesTile(GemmTile):
         stored_tokens: Tokens whose results are stored together, a divisor of `tokens`.
         row_tiles: Tiles of 64 weight rows per warp group, which share the rows of x.
         moves_registers: The threads that copy leave registers to those that multiply.
-        grid: Thread blocks that work through all tiles; 0 for a thread block per tile.
+        grid: Thread blocks that share all tiles (`di_kernels.tile.shares`); 0 for a thread block
+            per tile.
         uses_mma_sync: Multiply bfloat16 by mma.sync instead of wgmma.
     """
 
@@ -65,6 +66,11 @@ class RolesTile(GemmTile):
     moves_registers: bool = False
     grid: int = 0
     uses_mma_sync: bool = False
+
+    @property
+    def uses_own_wgmma(self) -> bool:
+        """Whether tokens are an odd multiple of 8, of which TileLang makes products of 8."""
+        return self.tokens > 8 and self.tokens % 16 == 8
 
     @property
     def weight_rows(self) -> int:

@@ -14,6 +14,7 @@ Options = tuple[tuple[str, object], ...]
 UNGUARDED: Options = (("tl.disable_safe_memory_legalize", True),)
 FAST_MATH: Options = (*UNGUARDED, ("tl.enable_fast_math", True))
 # Barriers that TileLang adds around shared memory would meet in the middle of warp roles.
+ROLES: Options = (*UNGUARDED, ("tl.disable_thread_storage_sync", True))
 OWN_BARRIERS: Options = (*FAST_MATH, ("tl.disable_thread_storage_sync", True))
 MMA_SYNC: Options = (*UNGUARDED, ("tl.disable_wgmma", True))
 
@@ -30,6 +31,7 @@ class Kernel:
         has_tensor_core: Whether matrix instructions must appear in the code.
         undeclared: Architectures it is not built for, with the reason.
         is_guarded: Whether no access lies outside a tensor, on sm_80 too: TileLang adds no tests.
+        other_options: Pass options of architectures whose kernel takes others.
     """
 
     name: str
@@ -39,9 +41,12 @@ class Kernel:
     has_tensor_core: bool = False
     undeclared: dict[str, str] = field(default_factory=dict)
     is_guarded: bool = False
+    other_options: dict[str, Options] = field(default_factory=dict)
 
     def options_for(self, architecture: str) -> Options:
         """Pass options; sm_80 has no tensor copies that stop at a tensor's end, so it tests."""
+        if architecture in self.other_options:
+            return self.other_options[architecture]
         if architecture == "sm_80" and not self.is_guarded:
             return tuple(option for option in self.options if option not in UNGUARDED)
         return self.options

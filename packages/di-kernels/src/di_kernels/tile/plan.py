@@ -12,13 +12,25 @@ from dataclasses import dataclass
 import torch
 
 from di_kernels.tile.catalogue import kernel_for
-from di_kernels.tile.catalogue.products import ROUTED_TILES
+from di_kernels.tile.catalogue.experts_e4m3 import E4M3_TILES, e4m3_tile
+from di_kernels.tile.catalogue.products import ROUTED_TILES, routed_tile
+from di_kernels.tile.gemm_tile import RolesTile
 
 # Tiles that serve alone up to so many pairs per expert on average. A second size would be a launch
-# of few tiles, 2 % of the time at 3 pairs and up to 7 % at 8 (random routing); at 4 pairs 2 % of
-# the experts exceed 8 rows. With e4m3 rows a tile of 16 takes 1 % longer than one of 8.
+# of few tiles, 2 % of the time at 3 pairs and up to 7 % at 8 and 14 (random routing); at 4 pairs
+# 2 % of the experts exceed 8 rows. With e4m3 rows a tile of 16 takes 1 % longer than one of 8, one
+# of 24 as much again.
 _ALONE = ((8, 4),)
-_ALONE_E4M3 = ((8, 2), (16, 8))
+_ALONE_E4M3 = ((8, 2), (16, 8), (24, 14))
+
+
+def tiles_for(*, fp8_input: bool) -> dict[int, tuple[RolesTile, ...]]:
+    """Tiles of both products by their rows, small first."""
+    tile = e4m3_tile if fp8_input else routed_tile
+    return {
+        rows: (tile(rows, swiglu=True), tile(rows, swiglu=False))
+        for rows in (E4M3_TILES if fp8_input else ROUTED_TILES)
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +47,24 @@ class TileList:
 
 
 @dataclass(frozen=True, slots=True)
+class Handover:
+    """Memory through which thread blocks hand sums to each other (`di_kernels.tile.shares`).
+
+    Args:
+        partial: Sums, float32, their values of no matter.
+        ready: Flags, int32, zeros before every launch and behind it.
+    """
+
+    partial: torch.Tensor
+    ready: torch.Tensor
+
+    def cleared(self) -> Handover:
+        """Itself, flags down: what the plan's kernel does along the way."""
+        self.ready.zero_()
+        return self
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Pairs of a row and one of its experts in expert order, cut into tiles; on the device.
 
@@ -42,11 +72,13 @@ class Plan:
         order: Pair of every place, shape (pairs,), int32.
         position: Place of every pair, -1 for none, shape (rows, k), int32.
         lists: Large tiles first, whose launch takes longer.
+        handover: For the launches over these lists, one after the other.
     """
 
     order: torch.Tensor
     position: torch.Tensor
     lists: tuple[TileList, ...]
+    handover: Handover
 
 
 def tile_sizes(num_pairs: int, num_experts: int, *, fp8_input: bool = False) -> tuple[int, ...]:
@@ -55,7 +87,7 @@ def tile_sizes(num_pairs: int, num_experts: int, *, fp8_input: bool = False) -> 
     for rows, most in _ALONE_E4M3 if fp8_input else _ALONE:
         if average <= most:
             return (rows,)
-    sizes = list(ROUTED_TILES)
+    sizes = list(tiles_for(fp8_input=fp8_input))
     fitting = next((place for place, rows in enumerate(sizes) if average <= rows), len(sizes) - 1)
     small = min(fitting, len(sizes) - 2)
     return sizes[small + 1], sizes[small]
@@ -78,12 +110,24 @@ def make_plan(indices: torch.Tensor, num_experts: int, *, fp8_input: bool = Fals
         TileList(rows, integers.new_empty(count, 3))
         for rows, count in zip(sizes, num_tiles(pairs, num_experts, sizes), strict=True)
     )
+    handover = new_handover(sizes, fp8_input=fp8_input, device=indices.device)
     small = lists[1] if len(lists) == 2 else TileList(0, integers.new_empty(1, 3))
     kernel_for("plan", indices.device)(
         indices.to(torch.int32).flatten(), num_experts, small.rows, lists[0].rows, *integers,
-        small.tiles, lists[0].tiles,
+        small.tiles, lists[0].tiles, handover.ready,
     )  # fmt: skip
-    return Plan(integers[0], integers[1].view(indices.shape), lists)
+    return Plan(integers[0], integers[1].view(indices.shape), lists, handover)
+
+
+def new_handover(sizes: tuple[int, ...], *, fp8_input: bool, device: torch.device) -> Handover:
+    """Room for tiles of these sizes; the flags are still to be cleared."""
+    tiles = [tile for rows in sizes for tile in tiles_for(fp8_input=fp8_input)[rows]]
+    num_sums = max(tile.grid * tile.weight_rows * tile.tokens for tile in tiles)
+    num_flags = max(tile.grid * tile.threads // 32 for tile in tiles)
+    return Handover(
+        torch.empty(max(1, num_sums), dtype=torch.float32, device=device),
+        torch.empty(max(1, num_flags), dtype=torch.int32, device=device),
+    )
 
 
 def in_eights(rows: torch.Tensor) -> torch.Tensor:

@@ -8,11 +8,15 @@ kernel before it (programmatic dependent launch), then copies its rows of x too.
 back once per multiplying warp. sm_90 and later.
 
 Buffers of a pipeline, with `groups` tiles of 64 weight rows, `depth` blocks of 64 columns and rows
-of x that are 128 bytes wide (`columns` values):
+of x that are 128 bytes wide (`columns` values). A stage comes by three copies: codes as rows of 256
+words, the most that a dimension of a copy takes, scales, and x as blocks of its columns:
 
 | buffer | shape |
 |---|---|
-| codes_s, scales_s | (stages * groups, depth, words) |
+| codes | (matrices, weight rows / 64, blocks * 2, 256) |
+| codes_s | (stages * groups, depth * 2, 256), to those that convert (.., depth, 512) |
+| scales_s | (stages * groups, depth, words) |
+| x | (blocks of columns, rows, columns) |
 | x_s | (stages * depth * 64 / columns, tokens, columns) |
 | full, free | barriers of every stage |
 
@@ -22,9 +26,10 @@ before.
 
 import tilelang.language as T
 
-from di_kernels.tile.gemm_tile import BLOCK, RolesTile
+from di_kernels.tile.gemm_tile import BLOCK, CODE_WORDS, RolesTile
 
 WARP = 32
+COPIED_WORDS = 256
 
 
 def num_copying(tile: RolesTile) -> int:
@@ -43,24 +48,30 @@ def producer(tile: RolesTile, columns: int):
     groups, depth = tile.warp_groups * tile.row_tiles, tile.stage_blocks
     stages, tokens = tile.stages, tile.tokens
     num_blocks = depth * BLOCK // columns
+    parts = CODE_WORDS[tile.weight] // COPIED_WORDS
 
     @T.macro
     def load_weights(codes, scales, codes_s, scales_s, full, matrix, first_block, step, stage):
-        column = step * depth
-        for g in T.unroll(groups):
-            T.tma_copy(
-                codes[matrix, first_block + g, column : column + depth, :],
-                codes_s[stage * groups + g, :, :],
-                barrier=full[stage],
-                leader_scope_threads=WARP,
-                eviction_policy="evict_first",
-            )
-            T.tma_copy(
-                scales[matrix, first_block + g, column : column + depth, :],
-                scales_s[stage * groups + g, :, :],
-                barrier=full[stage],
-                leader_scope_threads=WARP,
-            )
+        T.tma_copy(
+            codes[
+                matrix,
+                first_block : first_block + groups,
+                step * depth * parts : (step + 1) * depth * parts,
+                :,
+            ],
+            codes_s[stage * groups : (stage + 1) * groups, :, :],
+            barrier=full[stage],
+            leader_scope_threads=WARP,
+            eviction_policy="evict_first",
+        )
+        T.tma_copy(
+            scales[
+                matrix, first_block : first_block + groups, step * depth : (step + 1) * depth, :
+            ],
+            scales_s[stage * groups : (stage + 1) * groups, :, :],
+            barrier=full[stage],
+            leader_scope_threads=WARP,
+        )
 
     @T.macro
     def fill(codes, scales, codes_s, scales_s, full, matrix, first_block, count):
@@ -70,7 +81,7 @@ def producer(tile: RolesTile, columns: int):
     @T.macro
     def produce(
         codes, scales, x, codes_s, scales_s, x_s, full, free,
-        matrix, first_block, first_row, count, base,
+        matrix, first_block, first_row, first_step, count, base,
     ):  # fmt: skip
         for step in T.serial(count):
             place = base + step
@@ -80,16 +91,16 @@ def producer(tile: RolesTile, columns: int):
             # The first steps of all are those that `fill` loaded.
             if step >= stages or base > 0:
                 load_weights(
-                    codes, scales, codes_s, scales_s, full, matrix, first_block, step, stage
-                )
-            for block in T.unroll(num_blocks):
-                column = step * depth * BLOCK + block * columns
-                T.tma_copy(
-                    x[first_row : first_row + tokens, column : column + columns],
-                    x_s[stage * num_blocks + block, :, :],
-                    barrier=full[stage],
-                    leader_scope_threads=WARP,
-                )
+                    codes, scales, codes_s, scales_s, full, matrix, first_block,
+                    first_step + step, stage,
+                )  # fmt: skip
+            block = (first_step + step) * num_blocks
+            T.tma_copy(
+                x[block : block + num_blocks, first_row : first_row + tokens, :],
+                x_s[stage * num_blocks : (stage + 1) * num_blocks, :, :],
+                barrier=full[stage],
+                leader_scope_threads=WARP,
+            )
             T.barrier_arrive(full[stage])
 
     return fill, produce
@@ -106,7 +117,7 @@ def consumer(tile: RolesTile, unpack, columns: int):
     """A macro of the multiplying warps; `unpack` converts so many columns at a time.
 
     Two fragments take turns when products overlap: columns are converted while those before are
-    multiplied.
+    multiplied. A tile that TileLang would cut into products of 8 tokens has none (`wgmma_source`).
     """
     groups, stages = tile.warp_groups * tile.row_tiles, tile.stages
     num_blocks = tile.stage_blocks * BLOCK // columns
@@ -117,7 +128,13 @@ def consumer(tile: RolesTile, unpack, columns: int):
     def multiply(codes_s, scales_s, x_s, stage, row_tile, block, fragment, words, values, total):
         first = stage * groups + row_tile * tile.warp_groups
         unpack(codes_s, scales_s, first, block, fragment, words, values)
-        if tile.overlaps:
+        if tile.uses_own_wgmma:
+            T.call_extern(
+                "handle", "di_own_wgmma",
+                T.access_ptr(x_s[stage * num_blocks + block, 0, 0], "r", tile.tokens * columns),
+                T.access_ptr(values, "r"), T.access_ptr(total, "rw"),
+            )  # fmt: skip
+        elif tile.overlaps:
             T.wgmma_gemm(
                 fragment, x_s[stage * num_blocks + block, :, :], total,
                 transpose_B=True, policy=policy,
@@ -167,7 +184,6 @@ def mma_sync_consumer(tile: RolesTile):
         tx = T.get_thread_binding()
         offset = T.alloc_local((1,), "int32")
         offset[0] = T.call_extern("int32", "di_lane_offset")
-        T.clear(sums)
         for step in T.serial(count):
             place = base + step
             stage = place % stages

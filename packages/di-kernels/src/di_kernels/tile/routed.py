@@ -22,21 +22,22 @@ from di_kernels.tile.gemm import unpack_macro
 from di_kernels.tile.gemm_e4m3 import PAIR
 from di_kernels.tile.gemm_e4m3 import unpack_macro as e4m3_unpack_macro
 from di_kernels.tile.gemm_tile import BLOCK, CODE_WORDS, SCALE_WORDS, RolesTile
+from di_kernels.tile.results import factors_shape, results
+from di_kernels.tile.results_source import RESULTS
 from di_kernels.tile.roles import (
+    COPIED_WORDS,
     WARP,
     consumer,
-    for_each,
     mma_sync_consumer,
     num_copying,
     producer,
 )
+from di_kernels.tile.shares import LEAST_STEPS, hand_over
+from di_kernels.tile.shares_source import SHARES
+from di_kernels.tile.wgmma_source import own_wgmma
 
-# Values by which a token's results are apart in shared memory beyond their number: 16 bytes, so
-# that the four tokens of a warp's threads lie in different banks.
-_PADDING = 8
-
-# Registers of a copying and of a multiplying thread where they are moved.
-_FEWER_REGISTERS, _MORE_REGISTERS = 40, 232
+# Registers of a copying thread where they are moved.
+_FEWER_REGISTERS = 40
 
 _CODE_WORDS, _SCALE_WORDS = CODE_WORDS["mxfp4"], SCALE_WORDS["mxfp4"]
 
@@ -45,6 +46,7 @@ def routed_gemm(tile: RolesTile, *, swiglu: bool) -> object:
     """Rows in bfloat16."""
     num_experts, row_blocks, blocks = T.dynamic("num_experts, row_blocks, blocks")
     num_pairs, size, num_tiles = T.dynamic("num_pairs, size, num_tiles")
+    num_sums, num_flags = T.dynamic("num_sums, num_flags")
     width = BLOCK // 2 if swiglu else BLOCK
     body = _body(tile, swiglu=swiglu, is_e4m3=False)
 
@@ -57,8 +59,10 @@ def routed_gemm(tile: RolesTile, *, swiglu: bool) -> object:
         row_weights: T.Tensor((num_pairs,), "float32"),
         limit: T.float32,
         y: T.Tensor((num_pairs, row_blocks, width), "bfloat16"),
+        partial: T.Tensor((num_sums,), "float32"),
+        ready: T.Tensor((num_flags,), "int32"),
     ):
-        body(codes, scales, x, tiles, (None, None, row_weights, limit), y)
+        body(codes, scales, x, tiles, (None, None, row_weights, limit), y, partial, ready)
 
     return kernel
 
@@ -67,6 +71,7 @@ def routed_gemm_e4m3(tile: RolesTile, *, swiglu: bool) -> object:
     """Rows in e4m3, with one scale each."""
     num_experts, row_blocks, blocks = T.dynamic("num_experts, row_blocks, blocks")
     num_pairs, size, num_tiles = T.dynamic("num_pairs, size, num_tiles")
+    num_sums, num_flags = T.dynamic("num_sums, num_flags")
     width = BLOCK // 2 if swiglu else BLOCK
     body = _body(tile, swiglu=swiglu, is_e4m3=True)
 
@@ -81,10 +86,21 @@ def routed_gemm_e4m3(tile: RolesTile, *, swiglu: bool) -> object:
         row_weights: T.Tensor((num_pairs,), "float32"),
         limit: T.float32,
         y: T.Tensor((num_pairs, row_blocks, width), "bfloat16"),
+        partial: T.Tensor((num_sums,), "float32"),
+        ready: T.Tensor((num_flags,), "int32"),
     ):
-        body(codes, scales, x, tiles, (row_factors, x_scales, row_weights, limit), y)
+        body(
+            codes, scales, x, tiles, (row_factors, x_scales, row_weights, limit), y, partial, ready
+        )
 
     return kernel
+
+
+def _more_registers(tile: RolesTile) -> int:
+    """Of a multiplying thread: what the copying warp group left of those at entry, in eights."""
+    groups = tile.warp_groups
+    at_entry = (1 << 16) // (128 * (groups + 1)) // 8 * 8
+    return (at_entry * (groups + 1) - _FEWER_REGISTERS) // groups // 8 * 8
 
 
 def _body(tile: RolesTile, *, swiglu: bool, is_e4m3: bool):
@@ -97,54 +113,128 @@ def _body(tile: RolesTile, *, swiglu: bool, is_e4m3: bool):
         consume = mma_sync_consumer(tile)
     else:
         consume = consumer(tile, (e4m3_unpack_macro if is_e4m3 else unpack_macro)(tile), columns)
-    finish = _finish(tile, swiglu=swiglu, is_scaled=is_e4m3)
+    prepare, publish, finish_tile = results(tile, swiglu=swiglu, is_scaled=is_e4m3)
     num_threads = threads + num_copying(tile)
-    is_persistent, num_fragments = tile.grid > 0, 2 if tile.overlaps else 1
-    out_rows = rows // 2 if swiglu else rows
-    source = COMMON + (E4M3_WEIGHTS if is_e4m3 else WEIGHTS) + SWIGLU + FEW_TOKENS
+    is_shared, num_fragments = tile.grid > 0, 2 if tile.overlaps else 1
+    width = BLOCK // 2 if swiglu else BLOCK
+    source = (
+        COMMON + (E4M3_WEIGHTS if is_e4m3 else WEIGHTS) + SWIGLU + FEW_TOKENS + SHARES + RESULTS
+    )
+    if tile.uses_own_wgmma:
+        source += own_wgmma(tokens, dtype)
+    take_out, save, load = hand_over(tile)
+    factor_sizes = factors_shape(tile, swiglu=swiglu, is_scaled=is_e4m3)
+    more_registers = _more_registers(tile)
 
     @T.macro
     def clear(total):
         T.clear(total)
 
     @T.macro
-    def locate(tiles, row_tiles, place, job):
-        job[0] = T.truncdiv(place, row_tiles)
-        job[3] = (place - job[0] * row_tiles) * groups
-        job[1] = tiles[job[0], 1]
-        job[2] = tiles[job[0], 2]
-        job[0] = tiles[job[0], 0]
-
-    def finish_all(totals, job, factors, sums, y_s, y):
-        for row, total in enumerate(totals):
-            finish(total, row * tile.warp_groups, job, *factors, sums, y_s, y)
+    def pick(tiles, count, row_tiles, steps, turn, job):
+        """A job of the block, or one without rows; and the number of its jobs."""
+        if is_shared:
+            job[6] = T.call_extern(
+                "int32", "di_job", count[0] * row_tiles, steps, LEAST_STEPS, tile.grid, turn,
+                T.access_ptr(job, "w"),
+            )  # fmt: skip
+            job[4] = job[1]
+            job[5] = job[2]
+        else:
+            job[0] = T.get_block_binding()
+            job[4] = 0
+            job[5] = steps
+            job[6] = 1
+        place = T.truncdiv(job[0], row_tiles)
+        job[3] = (job[0] - place * row_tiles) * groups
+        if turn < job[6]:
+            for field in T.unroll(3):
+                job[field] = tiles[place, field]
+        else:
+            for field in T.unroll(3):
+                job[field] = 0
 
     @T.macro
-    def kernel(codes, scales, x, tiles, factors, y):
+    def count_tiles(tiles, count):
+        if is_shared:
+            count[0] = T.call_extern("int32", "di_count_tiles", tiles.data, tiles.shape[0])
+
+    def finish(totals, job, limit, sums, row_scales, kept, factors_s, y_s, y):
+        publish(kept, factors_s)
+        for row_tile, total in enumerate(totals):
+            if total is not None:
+                take_out(total, sums)
+            finish_tile(row_tile, job, limit, sums, row_scales, factors_s, y_s, y)
+
+    def clear_all(totals, sums):
+        for total in totals:
+            clear(sums if total is None else total)
+
+    @T.macro
+    def start(totals, sums, job, partial, ready):
+        if is_shared:
+            if job[4] > 0:
+                load(totals, sums, partial, ready, T.get_block_binding())
+            else:
+                clear_all(totals, sums)
+        else:
+            clear_all(totals, sums)
+
+    @T.macro
+    def end(totals, sums, job, steps, limit, row_scales, kept, factors_s, y_s, y, partial, ready):
+        if is_shared:
+            if job[4] + job[5] < steps:
+                save(totals, sums, partial, ready, T.get_block_binding())
+            else:
+                finish(totals, job, limit, sums, row_scales, kept, factors_s, y_s, y)
+        else:
+            finish(totals, job, limit, sums, row_scales, kept, factors_s, y_s, y)
+
+    @T.macro
+    def kernel(codes, scales, x, tiles, factors, y, partial, ready):
         row_tiles = codes.shape[1] // groups
-        steps = codes.shape[2] // depth
-        num_places = row_tiles * tiles.shape[0]
-        grid = tile.grid if is_persistent else num_places
-        with T.Kernel(grid, threads=num_threads) as block:
+        steps = scales.shape[2] // depth
+        grid = tile.grid if is_shared else row_tiles * tiles.shape[0]
+        with T.Kernel(grid, threads=num_threads):
             T.import_source(source)
             if tile.blocks_per_sm > 1:
                 T.annotate_min_blocks_per_sm(tile.blocks_per_sm)
-            codes_s = T.alloc_shared((stages * groups, depth, _CODE_WORDS), "uint32")
+            codes_s = T.alloc_shared(
+                (stages * groups, depth * _CODE_WORDS // COPIED_WORDS, COPIED_WORDS), "uint32"
+            )
+            # As one copy of a stage takes them, see `di_kernels.tile.roles`.
+            code_rows = T.view(
+                codes,
+                (*codes.shape[:2], codes.shape[2] * _CODE_WORDS // COPIED_WORDS, COPIED_WORDS),
+            )
+            num_pairs, size = x.shape
+            x_blocks = T.StridedTensor(
+                (size // columns, num_pairs, columns), (columns, size, 1), dtype, data=x.data
+            )
+            staged_codes = T.view(codes_s, (stages * groups, depth, _CODE_WORDS))
             scales_s = T.alloc_shared((stages * groups, depth, _SCALE_WORDS), "uint32")
             x_s = T.alloc_shared((stages * depth * BLOCK // columns, tokens, columns), dtype)
-            y_s = T.alloc_shared((tile.stored_tokens, out_rows + _PADDING), "bfloat16")
+            y_s = T.alloc_shared((tile.warp_groups, tile.stored_tokens, width), "bfloat16")
+            factors_s = T.alloc_shared(factor_sizes, "float32")
+            kept = T.alloc_local((-(-tokens // 128) * 2,), "float32")
+            row_scales = T.alloc_local((2 * tile.row_tiles,), "float32")
             words = T.alloc_local((4,), "uint32")
             values = T.alloc_local((BLOCK * columns // 128,), dtype)
             sums = T.alloc_local((BLOCK * tokens // 128,), "float32")
             full = T.alloc_barrier(arrive_count=[WARP] * stages)
             free = T.alloc_barrier(arrive_count=[threads // WARP] * stages)
-            # Expert, first row, row past the last, first tile of 64 weight rows.
-            job = T.alloc_local((4,), "int32")
+            # Expert, first row, row past the last, first tile of 64 weight rows, first step, steps;
+            # last the number of jobs.
+            job = T.alloc_local((7,), "int32")
+            count = T.alloc_local((1,), "int32")
+            # Steps that went through the pipeline.
+            done = T.alloc_local((1,), "int32")
+            done[0] = 0
             tx = T.get_thread_binding()
-            turns = T.ceildiv(num_places - block, grid) if is_persistent else 1
-            if tile.uses_mma_sync:
+            if tile.uses_mma_sync or tile.uses_own_wgmma:
+                # Without TileLang's products: sums stay in `sums`.
                 T.annotate_layout({x_s: make_wgmma_swizzled_layout(x_s)})
-                totals = [None]
+                fragments, totals = [None], [None]
             else:
                 fragments = [T.alloc_fragment((rows, columns), dtype) for _ in range(num_fragments)]
                 totals = [
@@ -155,117 +245,42 @@ def _body(tile: RolesTile, *, swiglu: bool, is_e4m3: bool):
                 if tile.moves_registers:
                     T.set_max_nreg(_FEWER_REGISTERS, 0)
                 if tx < threads + WARP:
-                    job[1] = 0
-                    job[2] = 0
-                    if block < num_places:
-                        locate(tiles, row_tiles, block, job)
+                    count_tiles(tiles, count)
+                    pick(tiles, count, row_tiles, steps, 0, job)
                     if job[1] < job[2]:
-                        fill(codes, scales, codes_s, scales_s, full, job[0], job[3], steps)
+                        fill(code_rows, scales, codes_s, scales_s, full, job[0], job[3], job[5])
                     # Also without work: what follows counts on the kernel before being done.
                     T.pdl_sync()
-                    for turn in T.serial(turns):
-                        locate(tiles, row_tiles, block + turn * grid, job)
+                    for turn in T.serial(job[6]):
+                        pick(tiles, count, row_tiles, steps, turn, job)
                         T.call_extern("handle", "di_exit_if", job[2] <= job[1])
                         produce(
-                            codes, scales, x, codes_s, scales_s, x_s, full, free,
-                            job[0], job[3], job[1], steps, turn * steps,
+                            code_rows, scales, x_blocks, codes_s, scales_s, x_s, full, free,
+                            job[0], job[3], job[1], job[4], job[5], done[0],
                         )  # fmt: skip
+                        done[0] += job[5]
             else:
                 if tile.moves_registers:
-                    T.set_max_nreg(_MORE_REGISTERS, 1)
-                for turn in T.serial(turns):
-                    locate(tiles, row_tiles, block + turn * grid, job)
+                    T.set_max_nreg(more_registers, 1)
+                count_tiles(tiles, count)
+                pick(tiles, count, row_tiles, steps, 0, job)
+                # What the kernel before wrote: rows of x, which the products wait for, and factors.
+                T.pdl_sync()
+                for turn in T.serial(job[6]):
+                    pick(tiles, count, row_tiles, steps, turn, job)
                     T.call_extern("handle", "di_exit_if", job[2] <= job[1])
-                    staged = (codes_s, scales_s, x_s, full, free, steps, turn * steps)
+                    prepare(job, *factors[:3], kept, row_scales)
+                    start(totals, sums, job, partial, ready)
+                    staged = (staged_codes, scales_s, x_s, full, free, job[5], done[0])
                     if tile.uses_mma_sync:
                         consume(*staged, words, values, sums)
                     else:
-                        for_each(clear, totals)
-                        consume(*staged, fragments, words, values, totals)
-                    T.pdl_sync()
-                    finish_all(totals, job, factors, sums, y_s, y)
+                        own = [sums] if tile.uses_own_wgmma else totals
+                        consume(*staged, fragments, words, values, own)
+                    done[0] += job[5]
+                    end(
+                        totals, sums, job, steps, factors[3], row_scales, kept, factors_s, y_s, y,
+                        partial, ready,
+                    )  # fmt: skip
 
     return kernel
-
-
-def _finish(tile: RolesTile, *, swiglu: bool, is_scaled: bool):
-    """A macro that stores the results of a tile of weight rows, a few tokens at a time.
-
-    The sums of the thread are in `total`, or in `sums` where there is no `total`.
-    """
-    out_rows = BLOCK * tile.warp_groups // (2 if swiglu else 1)
-    width = BLOCK // 2 if swiglu else BLOCK
-    stored, threads = tile.stored_tokens, tile.threads
-    pieces = stored * out_rows // 8
-
-    @T.macro
-    def take_out(total, sums):
-        for i, j in T.Parallel(BLOCK * tile.warp_groups, tile.tokens):
-            T.call_extern(
-                "handle", "di_put", T.access_ptr(sums, "w"),
-                (j // 8) * 4 + (i % 16) // 8 * 2 + j % 2, total[i, j],
-            )  # fmt: skip
-
-    @T.macro
-    def put(column, token, row, sums, row_scales, x_scales, row_weights, limit, y_s):
-        """A pair of weight rows, g and g + 8 of the warp's 16, of one token into shared memory."""
-        tx = T.get_thread_binding()
-        if is_scaled:
-            for half in T.unroll(2):
-                sums[column + half * 2] *= row_scales[half] * x_scales[row]
-        if swiglu:
-            y_s[token, tx // 32 * 8 + tx % 32 // 4] = T.cast(
-                T.call_extern(
-                    "float32", "di_swiglu", sums[column], sums[column + 2], limit, row_weights[row]
-                ),
-                "bfloat16",
-            )
-        else:
-            for half in T.unroll(2):
-                y_s[token, tx // 32 * 16 + tx % 32 // 4 + half * 8] = T.cast(
-                    sums[column + half * 2], "bfloat16"
-                )
-
-    @T.macro
-    def store(first, end, row_block, y_s, y):
-        tx = T.get_thread_binding()
-        for step in T.unroll(T.ceildiv(pieces, threads)):
-            piece = step * threads + tx
-            token = piece // (out_rows // 8)
-            row = piece % (out_rows // 8) * 8
-            if piece < pieces and first + token < end:
-                for v in T.vectorized(8):
-                    y[first + token, row_block + row // width, row % width + v] = y_s[
-                        token, row + v
-                    ]
-
-    @T.macro
-    def finish(
-        total, first_tile, job, row_factors, x_scales, row_weights, limit, sums, y_s, y
-    ):  # fmt: skip
-        tx = T.get_thread_binding()
-        row_scales = T.alloc_local((2,), "float32")
-        row_block = job[3] + first_tile
-        if total is not None:
-            take_out(total, sums)
-        if is_scaled:
-            for half in T.unroll(2):
-                row_scales[half] = row_factors[
-                    job[0], row_block + tx // 128, tx % 128 // 32 * 16 + tx % 32 // 4 + half * 8
-                ]
-        for part in T.unroll(tile.tokens // stored):
-            first = job[1] + part * stored
-            T.sync_threads(1, threads)
-            for column in T.unroll(stored // 8):
-                for u in T.unroll(2):
-                    token = column * 8 + (tx % 4) * 2 + u
-                    # Rows past the end are computed and not stored: no branch keeps loads apart.
-                    put(
-                        (part * (stored // 8) + column) * 4 + u, token,
-                        T.min(first + token, job[2] - 1), sums, row_scales, x_scales, row_weights,
-                        limit, y_s,
-                    )  # fmt: skip
-            T.sync_threads(1, threads)
-            store(first, job[2], row_block, y_s, y)
-
-    return finish

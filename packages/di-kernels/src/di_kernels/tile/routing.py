@@ -35,9 +35,11 @@ def plan() -> object:
 
     An expert's pairs fill large tiles; what is left takes a small tile where it fits, else one more
     large tile. With `small_rows` = 0 every tile is large. Experts outside 0 .. num_experts - 1 are
-    nobody: their pairs get position -1.
+    nobody: their pairs get position -1. The flags of the products (`di_kernels.tile.shares`) are
+    cleared along the way.
     """
     num_pairs, num_small, num_large = T.dynamic("num_pairs, num_small, num_large")
+    num_flags = T.dynamic("num_flags")
 
     @T.macro
     def write_tiles(tiles, last, count, rows, first, end):
@@ -67,6 +69,7 @@ def plan() -> object:
         position: T.Tensor((num_pairs,), "int32"),
         small_tiles: T.Tensor((num_small, 3), "int32"),
         large_tiles: T.Tensor((num_large, 3), "int32"),
+        ready: T.Tensor((num_flags,), "int32"),
     ):
         with T.Kernel(1, threads=THREADS):
             T.import_source(_SCAN)
@@ -79,6 +82,9 @@ def plan() -> object:
             slot = T.alloc_local((1,), "int32")
             tx = T.get_thread_binding()
             pairs_of[tx] = 0
+            for step in T.serial(T.ceildiv(num_flags, THREADS)):
+                if step * THREADS + tx < num_flags:
+                    ready[step * THREADS + tx] = 0
             T.sync_threads()
             for step in T.serial(T.ceildiv(num_pairs, THREADS)):
                 if step * THREADS + tx < num_pairs:

@@ -25,6 +25,8 @@ from di_kernels.cases.kernels.release import (
 from di_kernels.fragments_e4m3 import MXFP4E4M3FragmentWeight
 
 _CHECKED_EXPERTS = 8
+_ROWS_OF_TILES = (17, 100)
+"""Of tiles that `ROWS` leave out."""
 _GROUP = 32
 _DENSE_TOLERANCE = 3e-2
 
@@ -33,7 +35,7 @@ def cases(source: Source) -> Iterator[Case]:
     """The quantiser, and experts with ragged routing."""
     yield from _quantize_cases(source)
     w13, w2 = e4m3_expert_weights(source, _CHECKED_EXPERTS)
-    for num_rows in ROWS:
+    for num_rows in (*ROWS, *_ROWS_OF_TILES):
         dense = source.normal(num_rows, HIDDEN, scale=2)
         yield _expert_case(source, "dense", dense, w13, w2, _DENSE_TOLERANCE)
         yield _expert_case(source, "one group", _one_group(source, num_rows), w13, w2, None)

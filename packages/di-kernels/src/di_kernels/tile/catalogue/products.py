@@ -10,7 +10,7 @@ from di_kernels.tile.gemm_tile import (
     GemmTile,
     RolesTile,
 )
-from di_kernels.tile.kernel import MMA_SYNC, UNGUARDED, Kernel
+from di_kernels.tile.kernel import MMA_SYNC, ROLES, UNGUARDED, Kernel
 
 _EXPERTS = ("moe_experts",)
 _LINEARS = ("mxfp8_linear", "grouped_linear")
@@ -22,8 +22,20 @@ _SPILLS = {"sm_80": "mma.sync with 256 rows and SwiGLU needs over 255 registers;
 ROUTED_TILES = {
     8: RolesTile("mxfp4", 8, 1, 4, 3, 5, uses_mma_sync=True),
     16: RolesTile("mxfp4", 16, 2, 4, 2, 3, stored_tokens=16),
+    24: RolesTile("mxfp4", 24, 2, 4, 2, 3, stored_tokens=24),
     32: RolesTile("mxfp4", 32, 2, 4, 2, 3, stored_tokens=16),
-    64: RolesTile("mxfp4", 64, 2, 4, 2, 2, overlaps=True, stored_tokens=32),
+    48: RolesTile(
+        "mxfp4", 48, 4, 4, 3, 1, overlaps=True, stored_tokens=16, moves_registers=True,
+        grid=HOPPER_MULTIPROCESSORS,
+    ),
+    64: RolesTile(
+        "mxfp4", 64, 4, 4, 3, 1, overlaps=True, stored_tokens=16, moves_registers=True,
+        grid=HOPPER_MULTIPROCESSORS,
+    ),
+    96: RolesTile(
+        "mxfp4", 96, 2, 2, 5, 1, overlaps=True, stored_tokens=48, row_tiles=2,
+        moves_registers=True, grid=HOPPER_MULTIPROCESSORS,
+    ),
     128: RolesTile(
         "mxfp4", 128, 2, 2, 4, 1, overlaps=True, stored_tokens=64, row_tiles=2,
         moves_registers=True, grid=HOPPER_MULTIPROCESSORS,
@@ -33,14 +45,24 @@ ROUTED_TILES = {
         grid=HOPPER_MULTIPROCESSORS,
     ),
 }  # fmt: skip
+# Gate and up with SwiGLU, whose matrix has twice the columns, where another tile is faster.
+_SWIGLU_TILES = {
+    32: RolesTile(
+        "mxfp4", 32, 4, 4, 4, 1, overlaps=True, stored_tokens=16, moves_registers=True,
+        grid=HOPPER_MULTIPROCESSORS,
+    ),
+}  # fmt: skip
 # For other architectures, not measured: (warp groups, blocks of 64 columns per stage, stages,
 # thread blocks per SM). TileLang 0.1.15 lowers no more than two stages for sm_80 where the number
 # of steps is known at run time only.
 _ROUTED_ELSEWHERE = {
     8: (1, 4, 4, 4),
     16: (2, 4, 2, 2),
+    24: (1, 4, 2, 2),
     32: (1, 4, 2, 2),
+    48: (2, 4, 2, 1),
     64: (2, 4, 2, 1),
+    96: (2, 4, 2, 1),
     128: (2, 4, 2, 1),
     256: (2, 1, 4, 1),
 }
@@ -54,7 +76,7 @@ LINEAR_TILES = {
 }
 # Tiles for architectures with less shared memory.
 _SMALL_TILES = {
-    "mxfp4": {8: (1, 4, 2, 4), 128: (2, 1, 2, 1), 256: (2, 1, 2, 1)},
+    "mxfp4": {8: (1, 4, 2, 4), 96: (2, 1, 2, 1), 128: (2, 1, 2, 1), 256: (2, 1, 2, 1)},
     "mxfp8": {8: (2, 4, 2, 2), 16: (2, 4, 2, 2), 64: (2, 2, 2, 1), 128: (2, 2, 2, 1)},
 }
 _SMALL_MEMORY = ("sm_80", "sm_120a")
@@ -65,6 +87,11 @@ _LINEARS_WITHOUT_TENSOR_COPIES = {128: (2, 1, 2, 1), 256: (2, 1, 2, 1)}
 _MMA_SYNC_TOKENS = 8
 # Linears that gain from converting a block while the one before is multiplied.
 _OVERLAPPED = (16, 32, 64, 128)
+
+
+def routed_tile(tokens: int, *, swiglu: bool) -> RolesTile:
+    """Tile of a routed MXFP4 product on Hopper."""
+    return _SWIGLU_TILES.get(tokens, ROUTED_TILES[tokens]) if swiglu else ROUTED_TILES[tokens]
 
 
 def routed_name(tokens: int, *, swiglu: bool) -> str:
@@ -94,7 +121,7 @@ def _routed(architecture: str, *, tokens: int, swiglu: bool) -> object:
     from di_kernels.tile import gemm, routed
 
     if architecture == HOPPER_ARCHITECTURE:
-        return routed.routed_gemm(ROUTED_TILES[tokens], swiglu=swiglu)
+        return routed.routed_gemm(routed_tile(tokens, swiglu=swiglu), swiglu=swiglu)
     tile = GemmTile(
         "mxfp4", tokens, *_small_or("mxfp4", tokens, architecture, _ROUTED_ELSEWHERE[tokens])
     )
@@ -147,6 +174,7 @@ def _products() -> list[Kernel]:
                     functools.partial(_routed, tokens=tokens, swiglu=swiglu),
                     UNGUARDED,
                     has_tensor_core=True,
+                    other_options={HOPPER_ARCHITECTURE: ROLES},
                     undeclared=_SPILLS if swiglu and tokens == max(ROUTED_TILES) else {},
                 )
             )
