@@ -36,7 +36,8 @@ def test_an_op_stands_for_its_kernels(monkeypatch, capsys):
 
     monkeypatch.setattr("di_kernels.__main__.run_gate", compiled)
     assert main(["compile", "--op", "engram_gate", "--kernel", "router_topk"]) == 0
-    assert asked == ["router_topk", "engram_gate", "engram_gate_masked"]
+    gates = [f"engram_gate{width}{mask}" for width in ("", "_wide") for mask in ("", "_masked")]
+    assert asked == ["router_topk", *gates]
 
 
 def test_missing_tools_have_their_own_exit_code(monkeypatch, capsys):

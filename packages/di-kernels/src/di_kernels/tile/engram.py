@@ -9,6 +9,9 @@ from di_kernels.tile.catalogue import kernel_for
 from di_kernels.tile.views import aligned, row_units
 
 COPIES, MAX_HIDDEN, MAX_HEADS = 4, 8192, 32
+NARROW_HIDDEN = 5120
+"""Most columns of the gate's kernel for narrow rows; wider ones have one of their own."""
+
 _UNIT = 8
 
 
@@ -54,7 +57,9 @@ def engram_gate(
     if row_mask is not None:
         mask = row_mask.contiguous().view(torch.uint8)
     shape = (num_rows, copies, hidden // _UNIT, _UNIT)
-    kernel_for("engram_gate" if row_mask is None else "engram_gate_masked", x.device)(
+    width = "_wide" if hidden > NARROW_HIDDEN else ""
+    masked = "" if row_mask is None else "_masked"
+    kernel_for(f"engram_gate{width}{masked}", x.device)(
         aligned(x).view(shape), *row_units(keys), *row_units(value),
         aligned(weight.to(torch.float32)).view(shape[1:]), mask, eps, y.view(shape),
     )  # fmt: skip

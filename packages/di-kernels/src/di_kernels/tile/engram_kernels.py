@@ -8,13 +8,12 @@ Builds for sm_80, sm_90a, sm_100a and sm_120a.
 
 import tilelang.language as T
 
-from di_kernels.tile.engram import COPIES, MAX_HIDDEN
+from di_kernels.tile.engram import COPIES, MAX_HIDDEN, NARROW_HIDDEN
 from di_kernels.tile.lane_source import LANES
 
 _HASH_THREADS = 128
 _LOOKUP_WARPS = 4
 _GATE_THREADS = 320
-_STEPS = -(-MAX_HIDDEN // 8 // _GATE_THREADS)
 
 DECODE = r"""
 // Eight e4m3 codes times the power of two of a UE8M0 byte (0 is 2^-127, 255 is NaN), as bfloat16.
@@ -121,12 +120,16 @@ def lookup() -> object:
     return kernel
 
 
-def gate(*, has_mask: bool) -> object:
+def gate(*, has_mask: bool, is_wide: bool) -> object:
     """Streams plus the gated value: a block per row and copy.
+
+    Rows of up to `NARROW_HIDDEN` columns leave registers for three blocks at a time; `is_wide`
+    serves the others.
 
     `keys` and `value` may be columns of a wider matrix, so they come as units of eight columns with
     the number of units from row to row. With `has_mask` rows of mask 0 are copied.
     """
+    steps = -(-(MAX_HIDDEN if is_wide else NARROW_HIDDEN) // 8 // _GATE_THREADS)
     num_rows, units, num_key_units, num_value_units = T.dynamic(
         "num_rows, units, num_key_units, num_value_units"
     )
@@ -144,18 +147,18 @@ def gate(*, has_mask: bool) -> object:
         y: T.Tensor((num_rows, COPIES, units, 8), "bfloat16"),
     ):
         with T.Kernel(COPIES, num_rows, threads=_GATE_THREADS) as (copy, row):
-            T.annotate_min_blocks_per_sm(2)
+            T.annotate_min_blocks_per_sm(2 if is_wide else 3)
             sums_s = T.alloc_shared((3, _GATE_THREADS // 32), "float32", scope="shared")
-            x_values = T.alloc_local((_STEPS, 8), "bfloat16")
-            k_values = T.alloc_local((_STEPS, 8), "bfloat16")
-            v_values = T.alloc_local((_STEPS, 8), "bfloat16")
-            w_values = T.alloc_local((_STEPS, 8), "float32")
+            x_values = T.alloc_local((steps, 8), "bfloat16")
+            k_values = T.alloc_local((steps, 8), "bfloat16")
+            v_values = T.alloc_local((steps, 8), "bfloat16")
+            w_values = T.alloc_local((steps, 8), "float32")
             sums = T.alloc_local((3,), "float32")
             share = T.alloc_local((1,), "float32")
             tx = T.get_thread_binding()
             for s in T.unroll(3):
                 sums[s] = 0
-            for step in T.unroll(_STEPS):
+            for step in T.unroll(steps):
                 if step * _GATE_THREADS + tx < units:
                     for v in T.vectorized(8):
                         x_values[step, v] = x[row, copy, step * _GATE_THREADS + tx, v]
@@ -170,7 +173,7 @@ def gate(*, has_mask: bool) -> object:
                             w_values[step, u * 4 + v] = weight[
                                 copy, step * _GATE_THREADS + tx, u * 4 + v
                             ]
-            for step in T.unroll(_STEPS):
+            for step in T.unroll(steps):
                 if step * _GATE_THREADS + tx < units:
                     for v in T.unroll(8):
                         sums[0] += (
@@ -201,7 +204,7 @@ def gate(*, has_mask: bool) -> object:
             )
             share[0] = T.copysign(T.sqrt(T.max(T.abs(share[0]), T.float32(1e-6))), share[0])
             share[0] = 1.0 / (1.0 + T.exp(-share[0]))
-            for step in T.unroll(_STEPS):
+            for step in T.unroll(steps):
                 if step * _GATE_THREADS + tx < units:
                     if not has_mask or mask[row] != 0:
                         for v in T.unroll(8):

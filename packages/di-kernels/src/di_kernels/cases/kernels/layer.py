@@ -25,6 +25,8 @@ from di_kernels.pinned import cuda_view
 
 _FACTOR = 1.5
 _PAD_ID = 2
+_WIDE_HIDDEN = 8192
+"""Wider rows than the release's have a kernel of their own."""
 
 
 def cases(source: Source) -> Iterator[Case]:
@@ -35,7 +37,7 @@ def cases(source: Source) -> Iterator[Case]:
     yield from _hash_cases(source)
     yield from _lookup_cases(source)
     for num_rows in ROWS:
-        for hidden in (HIDDEN, 40):
+        for hidden in (HIDDEN, 40, _WIDE_HIDDEN):
             yield _gate_case(source, num_rows, hidden)
 
 
