@@ -1,23 +1,59 @@
-"""How the products of the hyper-connections are cut over thread blocks."""
+"""Arithmetic of the hyper-connections' kernels that can be tried without a GPU."""
 
 import pytest
+import torch
 
-from di_kernels.tile.hyper import part_chunks
+from di_kernels import ops
 
-
-@pytest.mark.parametrize("num_chunks", [1, 2, 7, 20, 160])
-@pytest.mark.parametrize("num_rows", [1, 64, 65, 256, 8192])
-def test_chunks_of_a_block_divide_the_columns(num_chunks, num_rows):
-    chunks = part_chunks(num_rows, num_chunks, 132, batch_invariant=False)
-    assert num_chunks % chunks == 0
+EPS, ITERATIONS = 1e-6, 20
 
 
-def test_few_rows_take_many_blocks_and_many_rows_take_wide_ones():
-    assert part_chunks(64, 160, 132, batch_invariant=False) == 1
-    assert part_chunks(256, 160, 132, batch_invariant=False) == 4
-    assert part_chunks(8192, 160, 132, batch_invariant=False) == 10
+def step(entries, factors, old):
+    """New factors of one side as the kernel makes them: one reciprocal for all four."""
+    first, last = factors[:, 0] * factors[:, 1], factors[:, 2] * factors[:, 3]
+    others = torch.stack(
+        [factors[:, 1] * last, factors[:, 0] * last, factors[:, 3] * first, factors[:, 2] * first],
+        dim=1,
+    )
+    product = first * last
+    return (entries * others[:, None]).sum(2) / product[:, None] + EPS * old, product
 
 
-def test_batch_invariant_cuts_do_not_depend_on_the_rows():
-    cuts = {part_chunks(rows, 160, 132, batch_invariant=True) for rows in (1, 64, 8192)}
-    assert cuts == {2}
+def logits_of(kind, count=2000):
+    torch.manual_seed(0)
+    if kind == "columns":
+        return torch.where(torch.rand(count, 4, 4) < 0.4, 50.0, -50.0)
+    if kind == "one column":
+        return torch.tensor([1000.0, 0.0, 0.0, 0.0]).expand(1, 4, 4).contiguous()
+    return float(kind) * torch.randn(count, 4, 4)
+
+
+@pytest.mark.parametrize("kind", ["1", "3", "10", "100", "columns", "one column"])
+def test_four_factors_share_a_reciprocal_without_loss(kind):
+    logits = logits_of(kind)
+    entries = torch.softmax(logits, 2) + EPS
+    u, v = torch.ones(len(logits), 4), entries.sum(1) + EPS
+    products = []
+    for _ in range(ITERATIONS - 1):
+        u, product = step(entries, v, u)
+        products.append(product)
+        v, product = step(entries.transpose(1, 2), u, v)
+        products.append(product)
+    got = entries / (u[:, :, None] * v[:, None])
+    torch.testing.assert_close(
+        got.double(), ops.hc_sinkhorn(logits.double(), ITERATIONS, EPS), rtol=1e-5, atol=3e-6
+    )
+    # Far from where float32 has no normal numbers.
+    assert torch.cat(products).min() > 1e-25
+    assert torch.cat(products).max() < 1e25
+
+
+def test_a_factor_is_three_bfloat16_numbers():
+    torch.manual_seed(0)
+    factors = torch.randn(4096) * torch.exp2(torch.randint(-20, 20, (4096,)).float())
+    rest, total = factors.clone(), torch.zeros(4096, dtype=torch.float64)
+    for _ in range(3):
+        piece = rest.bfloat16().float()
+        rest -= piece
+        total += piece.double()
+    assert torch.equal(total, factors.double())

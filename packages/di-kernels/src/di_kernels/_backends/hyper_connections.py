@@ -13,7 +13,6 @@ from di_kernels.tile import hyper
 from di_kernels.tile.toolchain import HOPPER, TILELANG, missing_tools
 
 _COPIES = SizeRule("copies", hyper.COPIES, hyper.COPIES)
-_BY_BLOCKS = SizeRule("hidden", hyper.COLUMNS, multiple_of=hyper.COLUMNS)
 _BY_UNITS = SizeRule("hidden", 8, multiple_of=8)
 
 _backend = functools.partial(
@@ -28,8 +27,8 @@ _backend = functools.partial(
 _HC_MIXES.register(
     _backend(
         hyper.hc_mixes,
-        determinism="row_invariant_on_request",
-        size_rules=(_COPIES, _BY_BLOCKS),
+        determinism="row_invariant",
+        size_rules=(_COPIES, _BY_UNITS),
         note="Float32 products by three exact bfloat16 parts of the factor; two launches.",
     )
 )
@@ -37,7 +36,7 @@ _HC_TRANSITION.register(
     _backend(
         hyper.hc_transition,
         determinism="row_invariant_on_request",
-        size_rules=(_COPIES, SizeRule("hidden", hyper.COLUMNS, hyper.MAX_HIDDEN, hyper.COLUMNS)),
+        size_rules=(_COPIES, SizeRule("hidden", 8, hyper.MAX_HIDDEN, multiple_of=8)),
         note="Expand, coefficients, collapse and norm in two launches.",
     )
 )

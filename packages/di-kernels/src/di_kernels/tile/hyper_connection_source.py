@@ -2,8 +2,10 @@
 
 The entries stay k[i][j] / (u[i] * v[j]): a row step sets u[i] = sum over j of k[i][j] / v[j] +
 eps * u[i], a column step v[j] likewise, which are the divisions of the reference without writing 16
-entries each time. All lanes run all steps, four independent chains of five additions and one
-reciprocal each: exchanging parts between lanes would take longer than computing them.
+entries each time. 1 / v[j] is the product of the three others over the product of all four, which
+lies far from float32's ends for any matrix of a softmax plus eps: so a step needs one reciprocal,
+and its sums are there when that is. All lanes run all steps: exchanging parts between lanes would
+take longer than computing them.
 """
 
 SINKHORN = r"""
@@ -18,15 +20,34 @@ __device__ __forceinline__ float di_pick(const float* values, int index) {
   return index & 2 ? high : low;
 }
 
+// One half of an iteration: new factors of one side from those of the other.
+template <bool kIsColumnStep>
+__device__ __forceinline__ void di_sinkhorn_step(const float (&k)[4][4], const float* from,
+                                                 float* to, float eps) {
+  const float first = from[0] * from[1], last = from[2] * from[3];
+  const float reciprocal = di_reciprocal(first * last);
+  const float others[4] = {from[1] * last, from[0] * last, from[3] * first, from[2] * first};
+  float sums[4];
+#pragma unroll
+  for (int j = 0; j < 4; ++j)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float entry = kIsColumnStep ? k[j][i] : k[i][j];
+      sums[i] = j == 0 ? entry * others[0] : fmaf(entry, others[j], sums[i]);
+    }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) to[i] = fmaf(sums[i], reciprocal, eps * to[i]);
+}
+
 // Lanes 8 .. 23 hold the logits row by row and get their entries; the other lanes help.
 __device__ __forceinline__ float di_sinkhorn(float logit, int lane, int iterations, float eps) {
   constexpr unsigned all = 0xFFFFFFFFu;
   float peak = fmaxf(logit, __shfl_xor_sync(all, logit, 1));
   peak = fmaxf(peak, __shfl_xor_sync(all, peak, 2));
-  const float power = expf(logit - peak);
+  const float power = __expf(logit - peak);
   float total = power + __shfl_xor_sync(all, power, 1);
   total += __shfl_xor_sync(all, total, 2);
-  const float own = power / total + eps;
+  const float own = fmaf(power, di_reciprocal(total), eps);
   float k[4][4], u[4], v[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -38,21 +59,10 @@ __device__ __forceinline__ float di_sinkhorn(float logit, int lane, int iteratio
   for (int j = 0; j < 4; ++j) v[j] = (k[0][j] + k[1][j]) + (k[2][j] + k[3][j]) + eps;
 #pragma unroll 1
   for (int step = 1; step < iterations; ++step) {
-    float inverse[4];
-#pragma unroll
-    for (int j = 0; j < 4; ++j) inverse[j] = di_reciprocal(v[j]);
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      u[i] = fmaf(k[i][1], inverse[1], k[i][0] * inverse[0]) +
-             fmaf(k[i][3], inverse[3], fmaf(k[i][2], inverse[2], eps * u[i]));
-#pragma unroll
-    for (int i = 0; i < 4; ++i) inverse[i] = di_reciprocal(u[i]);
-#pragma unroll
-    for (int j = 0; j < 4; ++j)
-      v[j] = fmaf(k[1][j], inverse[1], k[0][j] * inverse[0]) +
-             fmaf(k[3][j], inverse[3], fmaf(k[2][j], inverse[2], eps * v[j]));
+    di_sinkhorn_step<false>(k, v, u, eps);
+    di_sinkhorn_step<true>(k, u, v, eps);
   }
-  return own / di_pick(u, (lane - 8) / 4) / di_pick(v, lane % 4);
+  return own * di_reciprocal(di_pick(u, (lane - 8) / 4) * di_pick(v, lane % 4));
 }
 """
 

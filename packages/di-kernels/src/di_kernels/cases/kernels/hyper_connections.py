@@ -14,6 +14,7 @@ from di_kernels.ops import HyperMixes
 
 _MIXES = (2 + COPIES) * COPIES
 _EPS = 1e-6
+_WIDE_HIDDEN, _FEW_ROWS = 8184, (1, 65)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +32,9 @@ class _Inputs:
 
 
 def cases(source: Source) -> Iterator[Case]:
-    """The release's width and one of a single block of columns."""
-    for hidden in (HIDDEN, 32):
-        for num_rows in ROWS:
+    """The release's width, one that fills no part of the columns, and one of many parts."""
+    for hidden, rows in ((HIDDEN, ROWS), (32, ROWS), (_WIDE_HIDDEN, _FEW_ROWS)):
+        for num_rows in rows:
             inputs = _inputs(source, num_rows, hidden)
             label = f"{num_rows}x{COPIES}x{hidden}"
             yield _mixes_case(source, label, inputs)

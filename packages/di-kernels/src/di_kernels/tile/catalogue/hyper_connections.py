@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import functools
 
-from di_kernels.tile.kernel import MMA_SYNC, Kernel
+from di_kernels.tile.gemm_tile import HOPPER_ARCHITECTURE
+from di_kernels.tile.kernel import Kernel
 
 _MIXES, _TRANSITION = ("hc_mixes",), ("hc_transition",)
 
 
-def _partial(architecture: str, *, has_expand: bool) -> object:
-    from di_kernels.tile.hyper_connections import partial_mixes
+def _of_streams(architecture: str, *, blocks_at_once: int) -> object:
+    from di_kernels.tile.hyper_products import of_streams
 
-    return partial_mixes(has_expand=has_expand, overlaps_launch=architecture != "sm_80")
+    # Elsewhere two would spill; not measured.
+    if architecture != HOPPER_ARCHITECTURE:
+        blocks_at_once = 1
+    return of_streams(overlaps_launch=architecture != "sm_80", blocks_at_once=blocks_at_once)
+
+
+def _of_transition(architecture: str) -> object:
+    from di_kernels.tile.hyper_products import of_transition
+
+    return of_transition(overlaps_launch=architecture != "sm_80")
 
 
 def _finish(architecture: str, *, has_norm: bool) -> object:
-    from di_kernels.tile.hyper_connections import finish_mixes
+    from di_kernels.tile.hyper_connections import finish
 
-    return finish_mixes(has_norm=has_norm, overlaps_launch=architecture != "sm_80")
+    return finish(has_norm=has_norm, overlaps_launch=architecture != "sm_80")
 
 
 def _streams(architecture: str, *, name: str) -> object:
@@ -29,23 +39,18 @@ def _streams(architecture: str, *, name: str) -> object:
 
 def kernels() -> list[Kernel]:
     """Two launches each for coefficients and for a transition, one for collapse and for expand."""
-    both = (_MIXES, "hc_mixes", False), (_TRANSITION, "hc_transition", True)
-    pairs = [
-        kernel
-        for ops, name, is_transition in both
-        for kernel in (
-            Kernel(
-                f"{name}_partial",
-                ops,
-                functools.partial(_partial, has_expand=is_transition),
-                MMA_SYNC,
-                has_tensor_core=True,
-            ),
-            Kernel(f"{name}_finish", ops, functools.partial(_finish, has_norm=is_transition)),
-        )
-    ]
+    products = (
+        ("hc_mixes_few", _MIXES, functools.partial(_of_streams, blocks_at_once=1)),
+        ("hc_mixes_many", _MIXES, functools.partial(_of_streams, blocks_at_once=2)),
+        ("hc_transition_products", _TRANSITION, _of_transition),
+    )
     return [
-        *pairs,
+        *(
+            Kernel(name, ops, build, has_tensor_core=True, is_guarded=True)
+            for name, ops, build in products
+        ),
+        Kernel("hc_mixes_finish", _MIXES, functools.partial(_finish, has_norm=False)),
+        Kernel("hc_transition_finish", _TRANSITION, functools.partial(_finish, has_norm=True)),
         Kernel("hc_expand", ("hc_expand",), functools.partial(_streams, name="expand")),
         Kernel(
             "hc_collapse_norm",
