@@ -15,12 +15,11 @@ from di_kernels.tile.attention_shapes import (
     HEADS,
     KEY_SCALE,
     LOG2_E,
-    RECORD_UNITS,
     ROTARY,
     TILE,
+    keep_start,
     load_angles,
     load_slot,
-    place_of,
     rotate,
     to_key_order,
 )
@@ -37,7 +36,7 @@ def attention_scores(selected_format: str) -> object:
     )
     window_units, selected_units = T.dynamic("window_units, selected_units")
     num_tiles, table_rows = T.dynamic("num_tiles, table_rows")
-    selected_record, passed = RECORD_UNITS[selected_format], DIM - ROTARY
+    passed = DIM - ROTARY
 
     @T.macro
     def load_nvfp4(units, start, codes, scales, tx):
@@ -152,30 +151,10 @@ def attention_scores(selected_format: str) -> object:
             if rotates != 0:
                 load_angles(cosines, sines, row, tx % 8 * 8, cosine, sine)
             if tx < TILE:
-                if is_window:
-                    starts[tx] = T.if_then_else(
-                        slot[0] >= 0,
-                        place_of(
-                            slot[0],
-                            window_entries,
-                            window_stride,
-                            window_offset,
-                            RECORD_UNITS["mxfp8"],
-                        ),
-                        -1,
-                    )
-                else:
-                    starts[tx] = T.if_then_else(
-                        slot[0] >= 0,
-                        place_of(
-                            slot[0],
-                            selected_entries,
-                            selected_stride,
-                            selected_offset,
-                            selected_record,
-                        ),
-                        -1,
-                    )
+                keep_start(
+                    slot[0], is_window, window_entries, window_stride, window_offset,
+                    selected_entries, selected_stride, selected_offset, selected_format, starts, tx,
+                )  # fmt: skip
             T.sync_threads()
             for u in T.unroll(8):
                 scales[u] = T.uint32(0)

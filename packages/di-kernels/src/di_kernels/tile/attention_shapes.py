@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201
+# ruff: noqa: ANN001, ANN201, ANN202
 # (TileLang parses the macros below as its own language.)
 """What the attention kernels share: sizes, the sink, angles, places of records."""
 
@@ -78,6 +78,33 @@ def load_slot(window_slots, selected_slots, window_width, selected_width, row, t
             slot[0] = selected_slots[row, (tile - window_tiles) * TILE + key]
 
 
-def place_of(slot, entries, stride, offset, record):
-    """Unit where the record of a slot starts."""
-    return slot // entries * stride + offset + slot % entries * record
+@T.macro
+def keep_start(
+    slot, is_window, window_entries, window_stride, window_offset, selected_entries,
+    selected_stride, selected_offset, selected_format, starts, index,
+):  # fmt: skip
+    """Keeps the unit where the record of a slot starts, -1 for none."""
+    if is_window:
+        starts[index] = _start_of(
+            slot, window_entries, window_stride, window_offset, RECORD_UNITS["mxfp8"]
+        )
+    else:
+        starts[index] = _start_of(
+            slot, selected_entries, selected_stride, selected_offset, RECORD_UNITS[selected_format]
+        )
+
+
+def _start_of(slot, entries, stride, offset, record):
+    start = slot // entries * stride + offset + slot % entries * record
+    return T.if_then_else(slot >= 0, start, -1)
+
+
+def has_slot(mask, key):
+    """Whether a key of a tile has a slot, by the two words of the tile's mask."""
+    word = T.if_then_else(key < 32, mask[0], mask[1])
+    return (word >> T.cast(key % 32, "uint32")) & T.uint32(1) != T.uint32(0)
+
+
+def divide_down(value, divisor):
+    """Quotient of numbers that are not negative, which TileLang cannot know of its arguments."""
+    return T.call_extern("int32", "di_divide", value, divisor)

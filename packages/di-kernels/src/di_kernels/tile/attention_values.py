@@ -17,13 +17,12 @@ from di_kernels.tile.attention_shapes import (
     HEADS,
     KEY_SCALE,
     LOG2_E,
-    RECORD_UNITS,
     ROTARY,
     TILE,
     finite_sink,
     from_key_order,
+    keep_start,
     load_angles,
-    place_of,
     rotate,
 )
 from di_kernels.tile.cuda_source import COMMON, RECORDS, ROTATION
@@ -43,7 +42,6 @@ def attention_values(selected_format: str) -> object:
     )
     window_units, selected_units = T.dynamic("window_units, selected_units")
     num_tiles, table_rows = T.dynamic("num_tiles, table_rows")
-    selected_record = RECORD_UNITS[selected_format]
     group_tiles = MOST_TILES // 2
     slot_steps = -(-MOST_TILES * TILE // _THREADS)
 
@@ -158,30 +156,11 @@ def attention_values(selected_format: str) -> object:
                     if key - window_tiles * TILE < selected_width:
                         slots[step] = selected_slots[row, key - window_tiles * TILE]
             for step in T.unroll(slot_steps):
-                if step * _THREADS + tx < window_tiles * TILE:
-                    starts[step * _THREADS + tx] = T.if_then_else(
-                        slots[step] >= 0,
-                        place_of(
-                            slots[step],
-                            window_entries,
-                            window_stride,
-                            window_offset,
-                            RECORD_UNITS["mxfp8"],
-                        ),
-                        -1,
-                    )
-                else:
-                    starts[step * _THREADS + tx] = T.if_then_else(
-                        slots[step] >= 0,
-                        place_of(
-                            slots[step],
-                            selected_entries,
-                            selected_stride,
-                            selected_offset,
-                            selected_record,
-                        ),
-                        -1,
-                    )
+                keep_start(
+                    slots[step], step * _THREADS + tx < window_tiles * TILE, window_entries,
+                    window_stride, window_offset, selected_entries, selected_stride,
+                    selected_offset, selected_format, starts, step * _THREADS + tx,
+                )  # fmt: skip
             T.sync_threads()
             for index in T.unroll(group_tiles):
                 for u in T.unroll(2):

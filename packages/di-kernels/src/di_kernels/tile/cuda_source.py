@@ -158,24 +158,6 @@ __device__ __forceinline__ void di_unpack_mxfp8_record(const unsigned* codes, un
   }
 }
 
-// Starts a copy of 16 or 4 bytes into shared memory, zeros if it is not wanted; the thread that
-// started it reads it after `di_wait_copies`.
-template <typename Value>
-__device__ __forceinline__ void di_copy_unit(Value* shared, const Value* global, bool wanted) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-               :: "r"(static_cast<unsigned>(__cvta_generic_to_shared(shared))), "l"(global),
-                  "r"(wanted ? 16 : 0) : "memory");
-}
-__device__ __forceinline__ void di_copy_word(unsigned* shared, const unsigned* global,
-                                             bool wanted) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
-               :: "r"(static_cast<unsigned>(__cvta_generic_to_shared(shared))), "l"(global),
-                  "r"(wanted ? 4 : 0) : "memory");
-}
-__device__ __forceinline__ void di_wait_copies() {
-  asm volatile("cp.async.wait_all;" ::: "memory");
-}
-
 // Eight bfloat16 values from natural order to the order of the keys, and back.
 template <typename Value>
 __device__ __forceinline__ void di_interleave_halves(const Value* in, Value* out) {
@@ -192,6 +174,96 @@ __device__ __forceinline__ void di_separate_halves(const Value* in, Value* out) 
     out[channel] = in[2 * channel];
     out[channel + 4] = in[2 * channel + 1];
   }
+}
+"""
+
+RECORD_COPIES = r"""
+// Starts a copy of 16 bytes into shared memory, zeros if the place is negative; the thread that
+// started it sees it after `di_wait_copies`.
+template <typename Value>
+__device__ __forceinline__ void di_copy_unit(Value* shared, const Value* global, int place,
+                                             bool wanted) {
+  asm volatile("{.reg .pred none, wanted; setp.lt.s32 none, %2, 0; setp.ne.u32 wanted, %3, 0;"
+               "@wanted cp.async.cg.shared.global [%0], [%1], 16, none;}"
+               :: "r"(static_cast<unsigned>(__cvta_generic_to_shared(shared))), "l"(global),
+                  "r"(place), "r"(static_cast<unsigned>(wanted)));
+}
+__device__ __forceinline__ void di_wait_copies() {
+  asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
+// A barrier of some warps; TileLang's own does not keep the compiler from moving accesses.
+__device__ __forceinline__ void di_sync(int barrier, int threads) {
+  asm volatile("bar.sync %0, %1;" :: "r"(barrier), "r"(threads) : "memory");
+}
+
+__device__ __forceinline__ int di_divide(int value, int divisor) {
+  return static_cast<int>(static_cast<unsigned>(value) / static_cast<unsigned>(divisor));
+}
+
+// Unit where the record of a slot starts, -1 for none.
+__device__ __forceinline__ int di_start_of(int slot, int entries, int stride, int offset,
+                                           int record) {
+  const int block = di_divide(slot, entries);
+  return slot < 0 ? -1 : block * stride + offset + (slot - block * entries) * record;
+}
+
+// Which threads of a warp vote so, one bit each.
+__device__ __forceinline__ void di_put_votes(unsigned* word, bool vote) {
+  const unsigned votes = __ballot_sync(0xFFFFFFFFu, vote);
+  if ((threadIdx.x & 31) == 0) *word = votes;
+}
+"""
+
+SOFTMAX = r"""
+// A thread's rows g and g + 8 of an accumulator of wgmma, of which three neighbours have the rest.
+
+__device__ __forceinline__ float di_power(float score, float factor, const float* reference,
+                                          float* sums, int row) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(fmaf(score, factor, -reference[row])));
+  sums[row] += power;
+  return power;
+}
+
+// Whether a score of the warp is so large that the references must move.
+__device__ __forceinline__ int di_are_large(const float* highs, float factor,
+                                            const float* reference) {
+  const float over = fmaxf(fmaf(highs[0], factor, -reference[0]),
+                           fmaf(highs[1], factor, -reference[1]));
+  return __any_sync(0xFFFFFFFFu, over > 12.0f);
+}
+
+__device__ __forceinline__ void di_raise(float* highs, int row, float score) {
+  highs[row] = fmaxf(highs[row], score);
+}
+
+__device__ __forceinline__ void di_move_references(const float* highs, float factor,
+                                                   float* reference, float* alpha,
+                                                   float* totals) {
+#pragma unroll
+  for (int row = 0; row < 2; ++row) {
+    float high = highs[row];
+    high = fmaxf(high, __shfl_xor_sync(0xFFFFFFFFu, high, 1));
+    high = fmaxf(high, __shfl_xor_sync(0xFFFFFFFFu, high, 2));
+    high = fmaxf(high * factor, reference[row]);
+    alpha[row] = reference[row] > -1e30f ? exp2f(reference[row] - high) : 1.0f;
+    reference[row] = high;
+    totals[row] *= alpha[row];
+  }
+}
+
+__device__ __forceinline__ void di_add_up(float* totals) {
+#pragma unroll
+  for (int row = 0; row < 2; ++row) {
+    totals[row] += __shfl_xor_sync(0xFFFFFFFFu, totals[row], 1);
+    totals[row] += __shfl_xor_sync(0xFFFFFFFFu, totals[row], 2);
+  }
+}
+
+// Whether a factor of the warp is not one.
+__device__ __forceinline__ int di_scale_any(const float* factors) {
+  return __any_sync(0xFFFFFFFFu, factors[0] != 1.0f || factors[1] != 1.0f);
 }
 """
 

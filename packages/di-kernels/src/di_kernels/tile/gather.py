@@ -11,108 +11,140 @@
 A pool is seen as units of 16 bytes; slot n starts at unit n // entries * block_stride +
 section_offset + n % entries * record.
 
-A tile of 64 keys comes in pieces of 8 KB of codes, the left 256 channels before the right ones, so
-that either half of a key buffer is filled as soon as it is free: 2 pieces of 64 keys (`nvfp4`) or
-4 of 32 keys (`mxfp8`). Two pieces are copied while the two before are converted. A thread converts
-what it copied itself, so it waits for no other; and it takes both pieces into registers at once,
-because the fence behind converted keys waits for its copies, which must be old by then.
+Records are copied whole into `staged`, a tile of 64 keys at once (`nvfp4`) or in two pieces of 32
+keys (`mxfp8`). All threads take a piece into registers, so that the next one is copied while they
+convert.
 
-`tx` is the thread in the warp group. A warp takes 8 keys x 4 chunks of 16 bytes: its stores hit 8
-swizzled places.
+`tx` is the thread in the warp group. Neighbouring threads copy neighbouring units. Eight threads
+beside each other read 8 different sixteenths of a line and write 8 swizzled places: `nvfp4` 4 keys
+x 2 chunks of 16 bytes, `mxfp8` 8 keys x one.
 """
 
 import tilelang.language as T
 
-from di_kernels.tile.attention_shapes import RECORD_UNITS, TILE, place_of
+from di_kernels.tile.attention_shapes import RECORD_UNITS, TILE
+
+PLACES = 8
+"""Tiles whose places are kept."""
+
+STAGED_UNITS = TILE * RECORD_UNITS["nvfp4"]
+"""Of 16 bytes; a piece of 32 `mxfp8` records is smaller."""
+
+_PIECE = TILE // 2
 
 
 @T.macro
-def copy_nvfp4(units, starts, raw, raw_scales, slot, tile, piece, tx):
-    """Starts the copies of a piece: 64 keys, 8 chunks of 32 channels."""
-    for key in T.unroll(2):
-        start = starts[tile * TILE + tx // 32 * 16 + key * 8 + tx % 8]
-        for u in T.unroll(2):
-            T.call_extern(
-                "handle",
-                "di_copy_unit",
-                T.access_ptr(raw[slot, key * 2 + u, tx, 0], "w", 4),
-                T.access_ptr(units[T.max(start, 0) + piece * 8 + u * 4 + tx % 32 // 8, 0], "r", 4),
-                start >= 0,
-            )
-            T.call_extern(
-                "handle",
-                "di_copy_word",
-                T.access_ptr(raw_scales[slot, key * 2 + u, tx], "w", 1),
-                T.access_ptr(units[T.max(start, 0) + 16 + piece, u * 2 + tx % 32 // 16], "r", 1),
-                start >= 0,
-            )
+def advance(ahead, tiles):
+    """From a tile's number in its row and the row's number to those of the next tile."""
+    ahead[0] += 1
+    if ahead[0] == tiles:
+        ahead[0] = 0
+        ahead[1] += 1
+
+
+def following(tile, distance, tiles):
+    """Number in its row of the tile at a distance of one or two."""
+    beyond = T.min(tile + distance - tiles, tiles - 1)
+    return T.if_then_else(tile + distance < tiles, tile + distance, beyond)
 
 
 @T.macro
-def copy_mxfp8(units, starts, raw, raw_scales, slot, tile, piece, tx):
-    """Starts the copies of a piece: 32 keys, 16 chunks of 16 channels."""
-    start = starts[tile * TILE + piece % 2 * 32 + tx // 32 * 8 + tx % 8]
-    for u in T.unroll(4):
-        T.call_extern(
-            "handle",
-            "di_copy_unit",
-            T.access_ptr(raw[slot, u, tx, 0], "w", 4),
-            T.access_ptr(
-                units[T.max(start, 0) + piece // 2 * 16 + u * 4 + tx % 32 // 8, 0], "r", 4
-            ),
-            start >= 0,
-        )
-    for u in T.unroll(2):
-        T.call_extern(
-            "handle",
-            "di_copy_word",
-            T.access_ptr(raw_scales[slot, u, tx], "w", 1),
-            T.access_ptr(units[T.max(start, 0) + 32, piece // 2 * 2 + u], "r", 1),
-            start >= 0,
-        )
-
-
-@T.macro
-def take_pieces(raw, raw_scales, codes, scales, tx):
-    """Waits for this thread's copies and takes them into registers."""
+def wait_copies(barrier):
+    """Waits for the copies of all threads of the group."""
     T.call_extern("handle", "di_wait_copies")
-    for slot in T.unroll(2):
-        for u in T.unroll(4):
-            for v in T.vectorized(4):
-                codes[slot * 16 + u * 4 + v] = raw[slot, u, tx, v]
-            scales[slot * 4 + u] = raw_scales[slot, u, tx]
+    T.call_extern("handle", "di_sync", barrier, 128)
 
 
 @T.macro
-def store_nvfp4(codes, scales, keys_s, values, buffer, piece, tx):
-    """Converts a piece into a key buffer."""
+def _copy_unit(units, staged, start, spot, unit, wanted):
+    T.call_extern(
+        "handle",
+        "di_copy_unit",
+        T.access_ptr(staged[spot + unit, 0], "w", 4),
+        T.access_ptr(units[T.max(start, 0) + unit, 0], "r", 4),
+        start,
+        wanted,
+    )
+
+
+@T.macro
+def _copy_nvfp4(units, staged, starts, begin, first, tx):
+    """Starts the copies of 64 records, a warp two at a time, then all their scales."""
+    record = RECORD_UNITS["nvfp4"]
+    for step in T.unroll(8):
+        begin[step] = starts[first + tx // 32 * 16 + step * 2 + tx % 32 // 16]
+    begin[8] = starts[first + tx // 32 * 16 + tx % 32 // 2]
+    for step in T.unroll(8):
+        spot = (tx // 32 * 16 + step * 2 + tx % 32 // 16) * record
+        _copy_unit(units, staged, begin[step], spot, tx % 16, True)
+    _copy_unit(units, staged, begin[8], (tx // 32 * 16 + tx % 32 // 2) * record, 16 + tx % 2, True)
+
+
+@T.macro
+def _copy_mxfp8(units, staged, starts, begin, first, tx):
+    """Starts the copies of 32 records, a warp one at a time, then all their scales."""
+    record = RECORD_UNITS["mxfp8"]
+    for step in T.unroll(8):
+        begin[step] = starts[first + tx // 32 * 8 + step]
+    begin[8] = starts[first + tx // 32 * 8 + tx % 8]
+    for step in T.unroll(8):
+        _copy_unit(units, staged, begin[step], (tx // 32 * 8 + step) * record, tx % 32, True)
+    _copy_unit(units, staged, begin[8], (tx // 32 * 8 + tx % 8) * record, 32, tx % 32 < 8)
+
+
+@T.macro
+def take_nvfp4(staged, codes, scales, tx):
+    """Takes every second chunk of a key into registers, and its scales."""
+    key = tx // 32 * 16 + tx % 4 + tx % 32 // 8 * 4
+    for u in T.unroll(8):
+        for v in T.vectorized(4):
+            codes[u * 4 + v] = staged[key * RECORD_UNITS["nvfp4"] + u * 2 + tx // 4 % 2, v]
+    for u in T.unroll(2):
+        for v in T.vectorized(4):
+            scales[u * 4 + v] = staged[key * RECORD_UNITS["nvfp4"] + 16 + u, v]
+
+
+@T.macro
+def take_mxfp8(staged, codes, scales, tx):
+    """Takes every fourth chunk of a key of a piece into registers, and its scales."""
+    key = tx // 32 * 8 + tx % 8
+    for u in T.unroll(8):
+        for v in T.vectorized(4):
+            codes[u * 4 + v] = staged[key * RECORD_UNITS["mxfp8"] + u * 4 + tx % 32 // 8, v]
+    for v in T.vectorized(4):
+        scales[v] = staged[key * RECORD_UNITS["mxfp8"] + 32, v]
+
+
+@T.macro
+def store_nvfp4(codes, scales, keys_s, values, buffer, half, tx):
+    """Converts half of the channels of 64 keys into a key buffer."""
     for u in T.unroll(4):
         T.call_extern(
             "handle",
             "di_unpack_nvfp4_record",
-            T.access_ptr(codes[piece % 2 * 16 + u * 4], "r", 4),
-            scales[piece % 2 * 4 + u],
-            tx // 8 % 2,
+            T.access_ptr(codes[half * 16 + u * 4], "r", 4),
+            scales[half * 4 + u],
+            tx // 4 % 2,
             T.access_ptr(values, "w"),
         )
         for part in T.unroll(4):
             for v in T.vectorized(8):
                 keys_s[
                     buffer,
-                    tx // 32 * 16 + u // 2 * 8 + tx % 8,
-                    (piece * 8 + u % 2 * 4 + tx % 32 // 8) * 32 + part * 8 + v,
+                    tx // 32 * 16 + tx % 4 + tx % 32 // 8 * 4,
+                    (half * 8 + u * 2 + tx // 4 % 2) * 32 + part * 8 + v,
                 ] = values[part * 8 + v]
 
 
 @T.macro
-def store_mxfp8(codes, scales, keys_s, values, buffer, piece, tx):
-    """Converts a piece into a key buffer."""
+def store_mxfp8(codes, scales, keys_s, values, buffer, piece, half, tx):
+    """Converts half of the channels of 32 keys into a key buffer."""
     for u in T.unroll(4):
         T.call_extern(
             "handle",
             "di_unpack_mxfp8_record",
-            T.access_ptr(codes[piece % 2 * 16 + u * 4], "r", 4),
-            scales[piece % 2 * 4 + u // 2],
+            T.access_ptr(codes[half * 16 + u * 4], "r", 4),
+            scales[half * 2 + u // 2],
             u % 2 * 2 + tx % 32 // 16,
             T.access_ptr(values, "w"),
         )
@@ -120,58 +152,51 @@ def store_mxfp8(codes, scales, keys_s, values, buffer, piece, tx):
             for v in T.vectorized(8):
                 keys_s[
                     buffer,
-                    piece % 2 * 32 + tx // 32 * 8 + tx % 8,
-                    (piece // 2 * 16 + u * 4 + tx % 32 // 8) * 16 + part * 8 + v,
+                    piece * _PIECE + tx // 32 * 8 + tx % 8,
+                    (half * 16 + u * 4 + tx % 32 // 8) * 16 + part * 8 + v,
                 ] = values[part * 8 + v]
 
 
 def tile_macros(selected_format):
-    """Copies of the first two pieces of a tile, of whichever pool, and of the last two; places."""
+    """Copies of a tile's first piece, of its last piece; places of the keys of a tile."""
 
     @T.macro
-    def copy_first(window, selected, starts, raw, raw_scales, place, tile, window_tiles, tx):
-        for piece in T.unroll(2):
-            if tile < window_tiles:
-                copy_mxfp8(window, starts, raw, raw_scales, piece, place, piece, tx)
-            elif selected_format == "mxfp8":
-                copy_mxfp8(selected, starts, raw, raw_scales, piece, place, piece, tx)
-            else:
-                copy_nvfp4(selected, starts, raw, raw_scales, piece, place, piece, tx)
+    def copy_first(window, selected, staged, starts, begin, number, is_window, tx):
+        first = (number & (PLACES - 1)) * TILE
+        if is_window:
+            _copy_mxfp8(window, staged, starts, begin, first, tx)
+        elif selected_format == "mxfp8":
+            _copy_mxfp8(selected, staged, starts, begin, first, tx)
+        else:
+            _copy_nvfp4(selected, staged, starts, begin, first, tx)
 
     @T.macro
-    def copy_last(window, selected, starts, raw, raw_scales, place, tile, window_tiles, tx):
-        for piece in T.unroll(2):
-            if tile < window_tiles:
-                copy_mxfp8(window, starts, raw, raw_scales, piece, place, piece + 2, tx)
-            else:
-                copy_mxfp8(selected, starts, raw, raw_scales, piece, place, piece + 2, tx)
+    def copy_last(window, selected, staged, starts, begin, number, is_window, tx):
+        first = (number & (PLACES - 1)) * TILE + _PIECE
+        if is_window or selected_format != "mxfp8":
+            _copy_mxfp8(window, staged, starts, begin, first, tx)
+        else:
+            _copy_mxfp8(selected, staged, starts, begin, first, tx)
 
     @T.macro
     def keep_place(
         window_entries, window_stride, window_offset, selected_entries, selected_stride,
-        selected_offset, window_tiles, tiles, starts, ring, ahead, slot, place, tx,
+        selected_offset, is_window, starts, masks, number, slot, key,
     ):  # fmt: skip
-        """Keeps the place of the slot that was loaded.
+        """Keeps the place of a key's slot, and which keys of its tile have one.
 
-        `ahead`: tile and number of the row that the loaded slot belongs to; the next ones then.
+        `number`: of the tile among all.
         """
-        if tx < TILE:
-            place[0] = -1
-            if slot[0] >= 0:
-                if ahead[0] < window_tiles:
-                    place[0] = place_of(
-                        slot[0], window_entries, window_stride, window_offset,
-                        RECORD_UNITS["mxfp8"],
-                    )  # fmt: skip
-                else:
-                    place[0] = place_of(
-                        slot[0], selected_entries, selected_stride, selected_offset,
-                        RECORD_UNITS[selected_format],
-                    )  # fmt: skip
-            starts[ring * TILE + tx] = place[0]
-        ahead[0] += 1
-        if ahead[0] == tiles:
-            ahead[0] = 0
-            ahead[1] += 1
+        entries = T.if_then_else(is_window, window_entries, selected_entries)
+        stride = T.if_then_else(is_window, window_stride, selected_stride)
+        offset = T.if_then_else(is_window, window_offset, selected_offset)
+        record = T.if_then_else(is_window, RECORD_UNITS["mxfp8"], RECORD_UNITS[selected_format])
+        starts[(number & (PLACES - 1)) * TILE + key] = T.call_extern(
+            "int32", "di_start_of", slot, entries, stride, offset, record
+        )
+        T.call_extern(
+            "handle", "di_put_votes",
+            T.access_ptr(masks[(number & (PLACES - 1)) * 2 + key // 32], "w", 1), slot >= 0,
+        )  # fmt: skip
 
     return copy_first, copy_last, keep_place

@@ -24,6 +24,9 @@ _FREQUENCIES = ops.rope_frequencies(_ROTARY, 160_000.0, yarn=YarnScaling(16, 65_
 _FEW_ROWS = (1, 2, 65)
 """Of the awkward widths and of rotations, which prefill has too."""
 
+_LARGE = 16.0
+"""Factor of queries whose scores are large."""
+
 _HEADS_OF_PREFILL = slice(None, None, 32)
 """Heads compared; all of them in float64 would be 2 GB."""
 
@@ -57,6 +60,11 @@ def cases(source: Source) -> Iterator[Case]:
                         source, q, window, window_width, selected, width, sink, rotates=rotates
                     )
                     yield _attention_case(source, name, given)
+        if selected is not None:
+            # Scores that grow by far more than a factor of 2^16 behind the first tile.
+            q = _LARGE * source.normal(_FEW_ROWS[-1], HEADS, HEAD_DIM)
+            given = _inputs(source, q, window, 128, selected, 512, sink, rotates=False)
+            yield _attention_case(source, f"{name}, large scores", given)
     q = source.normal(1024, HEADS, HEAD_DIM)
     for num_rows, name, width in ((1024, "window only", 0), (8192, "nvfp4", 512)):
         many = q.repeat(num_rows // q.shape[0], 1, 1)
