@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 
 from di_kernels.ops.log_probs import _LOG_PROBS
@@ -17,85 +19,60 @@ from di_kernels.tile.toolchain import HOPPER, TILELANG, missing_tools
 _ROWS_OF_LOGITS = (SizeRule("vocab_size", 1, 1 << 17),)
 """A cluster's shared memory holds a row; sums of the parts of masses stay inside 32 bits."""
 
+_backend = functools.partial(
+    Backend,
+    TILELANG,
+    device_types=("cuda",),
+    compute_capabilities=HOPPER,
+    dtypes=(torch.float32, torch.float64),
+    determinism="row_invariant",
+    availability=missing_tools,
+)
+
 _DRAW_TOKENS.register(
-    Backend(
-        TILELANG,
+    _backend(
         draw.draw_tokens,
-        device_types=("cuda",),
-        compute_capabilities=HOPPER,
-        dtypes=(torch.float32, torch.float64),
         size_rules=_ROWS_OF_LOGITS,
-        determinism="row_invariant",
-        availability=missing_tools,
         note="Screens with fast logarithms in one pass, decides in float64: the reference's token.",
     )
 )
 _EDIT_LOGITS.register(
-    Backend(
-        TILELANG,
+    _backend(
         edits.edit_logits,
-        device_types=("cuda",),
-        compute_capabilities=HOPPER,
-        dtypes=(torch.float32, torch.float64),
         size_rules=(SizeRule("vocab_size", 1, 1 << 24),),
-        determinism="row_invariant",
-        availability=missing_tools,
         note="Copies, masks and edits in one launch; each step rounds as torch's float64.",
     )
 )
 
 _FILTER_TOKENS.register(
-    Backend(
-        TILELANG,
+    _backend(
         filters.filter_tokens,
-        device_types=("cuda",),
-        compute_capabilities=HOPPER,
-        dtypes=(torch.float32, torch.float64),
         size_rules=_ROWS_OF_LOGITS,
-        determinism="row_invariant",
-        availability=missing_tools,
         note="Searches the cut of every row in bins of integer masses, in a cluster's shared "
         "memory; no sort.",
     )
 )
 
 _LOG_PROBS.register(
-    Backend(
-        TILELANG,
+    _backend(
         log_probs.log_probs,
-        device_types=("cuda",),
-        compute_capabilities=HOPPER,
-        dtypes=(torch.float32, torch.float64),
         size_rules=(*_ROWS_OF_LOGITS, SizeRule("num_top", 0, 32)),
-        determinism="row_invariant",
-        availability=missing_tools,
         note="Integer sum of masses, and the most likely tokens by the search of the filters.",
     )
 )
 
 _VERIFY_DRAFTS.register(
-    Backend(
-        TILELANG,
+    _backend(
         verification.verify_drafts,
-        device_types=("cuda",),
-        compute_capabilities=HOPPER,
         dtypes=(torch.int64,),
-        determinism="row_invariant",
-        availability=missing_tools,
         note="A thread per request.",
     )
 )
 
 _VERIFY_BY_RATIO.register(
-    Backend(
-        TILELANG,
+    _backend(
         ratio.verify_drafts_by_ratio,
-        device_types=("cuda",),
-        compute_capabilities=HOPPER,
-        dtypes=(torch.float32, torch.float64),
         size_rules=_ROWS_OF_LOGITS,
-        determinism="row_invariant",
-        availability=missing_tools,
         note="Screens what stands for a refused draft with fast logarithms, decides in float64.",
     )
 )
