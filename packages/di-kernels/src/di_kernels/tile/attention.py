@@ -34,7 +34,6 @@ from di_kernels.tile.attention_shapes import (
     from_key_order,
     has_slot,
     load_angles,
-    load_slot,
     rotate,
 )
 from di_kernels.tile.attention_steps import (
@@ -51,6 +50,7 @@ from di_kernels.tile.gather import (
     STAGED_UNITS,
     advance,
     following,
+    load_ahead,
     store_mxfp8,
     store_nvfp4,
     take_mxfp8,
@@ -158,12 +158,10 @@ def sparse_attention(selected_format: str) -> object:
             # Places of the first tiles, a key per thread.
             ahead[1] = divide_down(tx // TILE, tiles)
             ahead[0] = tx // TILE - ahead[1] * tiles
-            slot[0] = -1
-            if ahead[1] < rows:
-                load_slot(
-                    window_slots, selected_slots, window_width, selected_width,
-                    block + ahead[1] * blocks, ahead[0], tx % TILE, slot,
-                )  # fmt: skip
+            load_ahead(
+                window_slots, selected_slots, window_width, selected_width, block, blocks, rows,
+                ahead, tx % TILE, slot,
+            )  # fmt: skip
             keep_place(
                 window_entries, window_stride, window_offset, selected_entries, selected_stride,
                 selected_offset, ahead[0] < window_tiles, starts, masks, tx // TILE, slot[0],
@@ -249,12 +247,10 @@ def sparse_attention(selected_format: str) -> object:
                 T.set_max_nreg(_REGISTERS[1], 1)
                 ahead[1] = divide_down(_AHEAD, tiles)
                 ahead[0] = _AHEAD - ahead[1] * tiles
-                slot[0] = -1
-                if ahead[1] < rows:
-                    load_slot(
-                        window_slots, selected_slots, window_width, selected_width,
-                        block + ahead[1] * blocks, ahead[0], tx % TILE, slot,
-                    )  # fmt: skip
+                load_ahead(
+                    window_slots, selected_slots, window_width, selected_width, block, blocks, rows,
+                    ahead, tx % TILE, slot,
+                )  # fmt: skip
                 for r in T.serial(rows):
                     T.fill(right, 0)
                     for i in T.serial(tiles):
@@ -266,12 +262,10 @@ def sparse_attention(selected_format: str) -> object:
                             masks, g + _AHEAD, slot[0], tx % TILE,
                         )  # fmt: skip
                         advance(ahead, tiles)
-                        slot[0] = -1
-                        if ahead[1] < rows:
-                            load_slot(
-                                window_slots, selected_slots, window_width, selected_width,
-                                block + ahead[1] * blocks, ahead[0], tx % TILE, slot,
-                            )  # fmt: skip
+                        load_ahead(
+                            window_slots, selected_slots, window_width, selected_width, block,
+                            blocks, rows, ahead, tx % TILE, slot,
+                        )  # fmt: skip
                         T.barrier_wait(powers_ready, g & 1)
                         for k in T.unroll(2):
                             alpha[k] = alpha_s[(tx - _GROUP) // 32 * 16 + k * 8 + tx % 32 // 4]

@@ -22,7 +22,7 @@ x 2 chunks of 16 bytes, `mxfp8` 8 keys x one.
 
 import tilelang.language as T
 
-from di_kernels.tile.attention_shapes import RECORD_UNITS, TILE
+from di_kernels.tile.attention_shapes import RECORD_UNITS, TILE, load_slot
 
 PLACES = 8
 """Tiles whose places are kept."""
@@ -40,6 +40,20 @@ def advance(ahead, tiles):
     if ahead[0] == tiles:
         ahead[0] = 0
         ahead[1] += 1
+
+
+@T.macro
+def load_ahead(
+    window_slots, selected_slots, window_width, selected_width, block, blocks, rows, ahead, key,
+    slot,
+):  # fmt: skip
+    """Slot of a key of the tile that `ahead` tells, -1 behind the last row."""
+    slot[0] = -1
+    if ahead[1] < rows:
+        load_slot(
+            window_slots, selected_slots, window_width, selected_width, block + ahead[1] * blocks,
+            ahead[0], key, slot,
+        )  # fmt: skip
 
 
 def following(tile, distance, tiles):
