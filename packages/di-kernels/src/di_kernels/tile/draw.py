@@ -6,7 +6,7 @@ import torch
 
 from di_kernels.ops.sampling import DrawnTokens
 from di_kernels.tile.catalogue import kernel_for
-from di_kernels.tile.filters import mask_words, row_kernel
+from di_kernels.tile.filters import row_kernel, rows_of
 
 
 def draw_tokens(
@@ -22,10 +22,8 @@ def draw_tokens(
     token_ids = torch.empty(num_rows, dtype=torch.int64, device=device)
     status = torch.empty(num_rows, dtype=torch.uint8, device=device)
     if num_rows > 0:
-        if logits.stride(1) != 1:
-            logits = logits.contiguous()
         kernel_for(row_kernel("draw_tokens", logits), device)(
-            logits, *mask_words(mask_bits, logits), temperature.contiguous(), seed.contiguous(),
+            *rows_of(logits, mask_bits), temperature.contiguous(), seed.contiguous(),
             position.contiguous(), purpose, token_ids, status,
         )  # fmt: skip
     return DrawnTokens(token_ids, status)

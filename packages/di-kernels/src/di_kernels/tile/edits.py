@@ -6,7 +6,7 @@ import torch
 
 from di_kernels.ops.logit_edits import Penalties, TokenValues
 from di_kernels.tile.catalogue import kernel_for
-from di_kernels.tile.filters import mask_words
+from di_kernels.tile.filters import rows_of
 
 _LARGEST_PART = 8192
 
@@ -22,8 +22,6 @@ def edit_logits(
     edited = torch.empty(num_rows, vocab_size, dtype=torch.float64, device=device)
     if num_rows == 0:
         return edited
-    if logits.stride(1) != 1:
-        logits = logits.contiguous()
     sms = torch.cuda.get_device_properties(device).multi_processor_count
     parts = min(max(1, -(-4 * sms // num_rows)), -(-vocab_size // 1024))
     part_size = min(-(-vocab_size // (4 * parts)) * 4, _LARGEST_PART)
@@ -32,7 +30,7 @@ def edit_logits(
         factors = penalties.repetition, penalties.frequency, penalties.presence
     counts = None if penalties is None else penalties.counts
     kernel_for(f"edit_logits_{str(logits.dtype).removeprefix('torch.')}", device)(
-        logits, *mask_words(mask_bits, logits), *_entries(bias, device), _has(bias),
+        *rows_of(logits, mask_bits), *_entries(bias, device), _has(bias),
         *_entries(counts, device), *(factor.contiguous() for factor in factors), _has(counts),
         part_size, edited,
     )  # fmt: skip

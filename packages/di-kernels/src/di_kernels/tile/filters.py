@@ -25,12 +25,16 @@ def of_rows(
     return values.contiguous(), 1
 
 
-def mask_words(mask_bits: torch.Tensor | None, logits: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """Words of masks and 1, or words that nobody reads and 0."""
+def rows_of(
+    logits: torch.Tensor, mask_bits: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """Logits with neighbouring columns, words of masks and 1, or words that nobody reads and 0."""
+    if logits.stride(1) != 1:
+        logits = logits.contiguous()
     if mask_bits is None:
         words = num_mask_words(logits.shape[1])
-        return torch.empty(1, words, dtype=torch.uint32, device=logits.device), 0
-    return mask_bits.contiguous().view(torch.uint32), 1
+        return logits, torch.empty(1, words, dtype=torch.uint32, device=logits.device), 0
+    return logits, mask_bits.contiguous().view(torch.uint32), 1
 
 
 def filter_tokens(
@@ -46,10 +50,8 @@ def filter_tokens(
     bits = torch.empty(num_rows, num_mask_words(vocab_size), dtype=torch.int32, device=device)
     if num_rows == 0:
         return bits
-    if logits.stride(1) != 1:
-        logits = logits.contiguous()
     kernel_for(row_kernel("filter_tokens", logits), device)(
-        logits, *mask_words(mask_bits, logits), temperature.contiguous(),
+        *rows_of(logits, mask_bits), temperature.contiguous(),
         *of_rows(top_k, torch.int64, device), *of_rows(top_p, torch.float64, device),
         *of_rows(min_p, torch.float64, device), bits.view(torch.uint32),
     )  # fmt: skip

@@ -6,7 +6,7 @@ import torch
 
 from di_kernels.ops.log_probs import LogProbs
 from di_kernels.tile.catalogue import kernel_for
-from di_kernels.tile.filters import mask_words, of_rows, row_kernel
+from di_kernels.tile.filters import of_rows, row_kernel, rows_of
 
 
 def log_probs(
@@ -23,10 +23,8 @@ def log_probs(
     top_token_ids = torch.empty(num_rows, columns, dtype=torch.int64, device=device)
     top = torch.empty(num_rows, columns, dtype=torch.float32, device=device)
     if num_rows > 0:
-        if logits.stride(1) != 1:
-            logits = logits.contiguous()
         kernel_for(row_kernel("log_probs", logits), device)(
-            logits, *mask_words(mask_bits, logits),
+            *rows_of(logits, mask_bits),
             *of_rows(temperature, torch.float64, device), token_ids.contiguous(), num_top,
             chosen, top_token_ids, top,
         )  # fmt: skip

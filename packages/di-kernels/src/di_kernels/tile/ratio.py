@@ -6,7 +6,7 @@ import torch
 
 from di_kernels.ops.verification import VerifiedDrafts
 from di_kernels.tile.catalogue import kernel_for
-from di_kernels.tile.filters import mask_words, row_kernel
+from di_kernels.tile.filters import row_kernel, rows_of
 from di_kernels.tile.verification import empty_outcome
 
 _CERTAIN, _DENSE, _OF_LIST = range(3)
@@ -31,10 +31,8 @@ def verify_drafts_by_ratio(
     verified = empty_outcome(num_requests, width, device)
     if num_requests == 0:
         return verified
-    if logits.stride(1) != 1:
-        logits = logits.contiguous()
     laws = torch.empty(logits.shape[0], 2, dtype=torch.float64, device=device)
-    rows = (logits, *mask_words(mask_bits, logits))
+    rows = rows_of(logits, mask_bits)
     status, temperature = status.contiguous(), temperature.contiguous()
     row_offsets = row_offsets.contiguous()
     if width > 1:
